@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// The element types of caches and unquantized weights, as values and as types.
+//
+// Code that is multiplied over element types at compile time uses `element_type_of`; code that
+// chooses at run time, such as the kernel tables, passes an ElementType.
+//
+// Layer     core.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "kvick/core/half.hpp"
+#include "kvick/core/version.hpp"
+
+namespace kvick::inline v0_1 {
+
+enum class ElementType {
+  kF32,   ///< float
+  kF16,   ///< f16, IEEE half
+  kBF16,  ///< bf16, the upper half of a float
+};
+
+/// "f32", "f16" or "bf16".
+constexpr std::string_view name(ElementType type) noexcept {
+  switch (type) {
+    case ElementType::kF32: return "f32";
+    case ElementType::kF16: return "f16";
+    case ElementType::kBF16: return "bf16";
+  }
+  return "unknown";
+}
+
+/// Bytes of one element.
+constexpr std::size_t size_bytes(ElementType type) noexcept {
+  return type == ElementType::kF32 ? sizeof(float) : sizeof(f16);
+}
+
+/// The ElementType of a C++ type; not defined for any other type.
+template <class T>
+struct ElementTypeOf;
+template <>
+struct ElementTypeOf<float> {
+  static constexpr ElementType value = ElementType::kF32;
+};
+template <>
+struct ElementTypeOf<f16> {
+  static constexpr ElementType value = ElementType::kF16;
+};
+template <>
+struct ElementTypeOf<bf16> {
+  static constexpr ElementType value = ElementType::kBF16;
+};
+
+template <class T>
+inline constexpr ElementType element_type_of = ElementTypeOf<T>::value;
+
+/// Whether T is one of the element types.
+template <class T>
+concept Element = requires {
+  ElementTypeOf<T>::value;
+};
+
+}  // namespace kvick::inline v0_1

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+// Kernels in plain C++: the definition that every other implementation must equal.
+//
+// Layer     kernels/impl: reached only through kernel_table.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kvick/core/math.hpp"
+#include "kvick/kernels/contract.hpp"
+
+namespace kvick::inline v0_1::detail::portable {
+
+inline void accumulate_panel(const float* panel, Index depth, const float* x, Index x_stride,
+                             Index rows, float* acc) noexcept {
+  for (Index m = 0; m < rows; ++m, x += x_stride, acc += kPanelWidth) {
+    for (Index k = 0; k < depth; ++k) {
+      const float* weights = panel + k * kPanelWidth;
+      for (int j = 0; j < kPanelWidth; ++j) acc[j] = std::fma(x[k], weights[j], acc[j]);
+    }
+  }
+}
+
+/// The fixed tree over partial sums. Overwrites them.
+inline float join(float* sums) noexcept {
+  for (int width = kPartialSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
+inline float sum_of_squares(const float* x, Index count) noexcept {
+  float sums[kPartialSums] = {};
+  for (Index i = 0; i < count; ++i) {
+    float& sum = sums[i % kPartialSums];
+    sum = std::fma(x[i], x[i], sum);
+  }
+  return join(sums);
+}
+
+inline void silu_multiply(const float* gate, const float* up, float* out, Index count) noexcept {
+  for (Index i = 0; i < count; ++i) {
+    const float g = gate[i];
+    const float silu = g / (1.0f + math::exp(-g));
+    out[i] = silu * up[i];
+  }
+}
+
+inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexcept {
+  const int head_dim = tile.head_dim;
+  float& max = row.state[AttentionState::max_offset(head_dim)];
+  float* sums = row.state + AttentionState::kSums;
+  float* output = row.state + AttentionState::kOutput;
+
+  float p[kAttentionTile];
+  std::fill_n(p, kAttentionTile, -std::numeric_limits<float>::infinity());
+  float new_max = max;
+  for (int j = row.first_key; j < row.end_key; ++j) {
+    float score = 0.0f;
+    for (int d = 0; d < head_dim; ++d) {
+      score = std::fma(row.query[d], tile.keys[d * kAttentionTile + j], score);
+    }
+    p[j] = score;
+    new_max = std::max(new_max, score);
+  }
+  // A row whose every score so far is -inf keeps a finite reference, so that exp sees no NaN.
+  const float reference = new_max == -std::numeric_limits<float>::infinity() ? 0.0f : new_max;
+  const float rescale = math::exp(max - reference);
+  for (float& value : p) value = math::exp(value - reference);
+  for (int i = 0; i < kPartialSums; ++i) {
+    sums[i] = std::fma(sums[i], rescale, (p[i] + p[i + 16]) + (p[i + 32] + p[i + 48]));
+  }
+  for (int d = 0; d < padded_head_dim(head_dim); ++d) {
+    float sum = output[d] * rescale;
+    for (int j = row.first_key; j < row.end_key; ++j) {
+      sum = std::fma(p[j], tile.values[j * padded_head_dim(head_dim) + d], sum);
+    }
+    output[d] = sum;
+  }
+  max = new_max;
+}
+
+inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
+                        Index num_rows) noexcept {
+  for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+}
+
+}  // namespace kvick::inline v0_1::detail::portable

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT
+// What layers compute with: the threads and the kernels.
+//
+// Layer     nn: may include core, kernels.
+#pragma once
+
+#include "kvick/core/thread_pool.hpp"
+#include "kvick/kernels/kernel_table.hpp"
+
+namespace kvick::inline v0_1 {
+
+/// Passed by reference down the layers; neither choice changes a bit of any result.
+struct ComputeContext {
+  ThreadPool& pool;
+  const KernelTable& kernels;
+};
+
+}  // namespace kvick::inline v0_1

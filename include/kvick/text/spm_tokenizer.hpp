@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+// SentencePiece's byte-pair encoding, as Llama uses it: text to tokens by merging adjacent symbols.
+//
+// A text is cut into characters (by the lead byte, clipped at the end, so ill-formed UTF-8 is cut
+// too). Again and again, the two neighbours whose concatenation is the piece of highest score
+// become one symbol, the leftmost such pair if scores are equal. Symbols that are no piece become
+// byte tokens, and the unknown token where the vocabulary lacks the byte.
+//
+// Two adjacent characters that stand in no piece side by side are never merged over, so the text is
+// cut there first; with Llama's vocabulary that is before every word. Each cut is merged on its own
+// with a heap that stays in the cache: n log n for the longest cut, whatever the text.
+//
+// Accuracy  Token for token what llama.cpp gives, except that control, unknown and byte pieces are
+//           never the result of a merge (the rule of SentencePiece): no text can forge a control
+//           token, and a text such as "<0x41>" stays what it is.
+// Errors    Error(kFormat) if a byte can become neither a byte token nor the unknown token;
+//           Error(kCapacity) for a text of 1 GiB or more.
+// Threads   Immutable after construction.
+// Source    Kudo, Richardson: SentencePiece (2018); byte fallback as in Llama's tokenizer.
+// Layer     text.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvick/core/error.hpp"
+#include "kvick/core/matrix.hpp"
+#include "kvick/text/piece_index.hpp"
+#include "kvick/text/vocabulary.hpp"
+
+namespace kvick::inline v0_1 {
+
+/// U+2581, which stands for a space within pieces.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
+class SpmTokenizer {
+ public:
+  /// `vocabulary` is checked (check_vocabulary).
+  explicit SpmTokenizer(const Vocabulary& vocabulary);
+
+  /// Appends the tokens of `text`, with a space before it if asked, to `tokens`.
+  void encode(std::string_view text, bool add_space, std::vector<TokenId>& tokens) const;
+
+ private:
+  struct Symbol {            // a run of characters that is one piece so far
+    std::uint32_t previous;  // in the list of symbols; kNone at the ends
+    std::uint32_t next;
+    std::uint32_t offset;  // in the text
+    std::uint32_t length;  // 0: merged into its left neighbour
+    TokenId token;         // kNoToken if it is no piece
+  };
+  struct Merge {  // of symbol `left` with the one after it into `token`
+    float score;
+    std::uint32_t left;
+    std::uint32_t length;  // of both when the merge was queued
+    TokenId token;
+  };
+  struct Workspace {
+    std::string_view text;
+    std::vector<Symbol> symbols;
+    std::vector<Merge> heap;  // the best merge first
+  };
+  struct Token {
+    float score = 0;
+    bool is_mergeable = false;
+  };
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  /// 32 KiB of bits; Llama's 32,000 pieces set 1 in 15.
+  static constexpr int kBorderBits = 18;
+
+  static bool is_worse(const Merge& a, const Merge& b) noexcept;
+  static std::size_t border_of(char left, std::string_view character) noexcept;
+  void note_borders(std::string_view piece);
+  TokenId find_mergeable(std::string_view text) const noexcept;
+  void append_symbol(Workspace& work, std::size_t offset, std::size_t length) const;
+  void queue_merge(Workspace& work, std::uint32_t left) const;
+  void merge_symbols(Workspace& work) const;
+  void flush(Workspace& work, std::vector<TokenId>& tokens) const;
+
+  PieceIndex index_;
+  std::vector<Token> tokens_;
+  std::array<TokenId, 256> byte_tokens_{};
+  std::bitset<(std::size_t{1} << kBorderBits)>
+      borders_;  // hashes of the borders between characters within pieces
+};
+
+// ---- Implementation: nothing below is API ----
+
+namespace detail {
+
+/// Bytes of the character that starts with `lead`, if it is well-formed; 1 for a continuation byte.
+constexpr std::size_t character_bytes(char lead) noexcept {
+  const auto byte = static_cast<unsigned char>(lead);
+  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+/// The character at the front of `text`, clipped at the end.
+constexpr std::string_view first_character(std::string_view text) noexcept {
+  return text.substr(0, character_bytes(text.front()));
+}
+
+/// The token that stands for one byte: <0x0A>, else any spelling of it, else the byte as a piece.
+inline std::array<TokenId, 256> find_byte_tokens(const Vocabulary& vocabulary,
+                                                 const PieceIndex& index) {
+  std::array<TokenId, 256> tokens{};
+  tokens.fill(kNoToken);
+  for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    if (vocabulary.types[id] != TokenType::kByte) continue;
+    TokenId& token = tokens[*parse_byte_piece(vocabulary.pieces[id])];
+    if (token == kNoToken) token = static_cast<TokenId>(id);
+  }
+  constexpr char kHex[] = "0123456789ABCDEF";
+  for (std::size_t byte = 0; byte < tokens.size(); ++byte) {
+    const char piece[] = {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
+    const char single = static_cast<char>(byte);
+    TokenId& token = tokens[byte];
+    const TokenId usual = index.find({piece, sizeof piece});
+    if (usual != kNoToken) token = usual;
+    if (token == kNoToken) token = index.find({&single, 1});
+    if (token == kNoToken) token = vocabulary.unk_id;
+    require(token != kNoToken, ErrorCode::kFormat, "SpmTokenizer",
+            "a vocabulary must have a token for each byte or an unknown token, got none for byte ",
+            byte);
+  }
+  return tokens;
+}
+
+inline std::string mark_spaces(std::string_view text, bool add_space) {
+  std::string marked;
+  const auto num_spaces = static_cast<std::size_t>(std::count(text.begin(), text.end(), ' '));
+  marked.reserve(text.size() + (num_spaces + 1) * kSpaceMark.size());
+  if (add_space) marked += kSpaceMark;
+  for (std::size_t begin = 0;;) {
+    const std::size_t space = text.find(' ', begin);
+    marked += text.substr(begin, space - begin);
+    if (space == std::string_view::npos) return marked;
+    marked += kSpaceMark;
+    begin = space + 1;
+  }
+}
+
+}  // namespace detail
+
+inline SpmTokenizer::SpmTokenizer(const Vocabulary& vocabulary)
+    : index_(vocabulary.pieces), byte_tokens_(detail::find_byte_tokens(vocabulary, index_)) {
+  tokens_.reserve(vocabulary.pieces.size());
+  for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const TokenType type = vocabulary.types[id];
+    const bool is_mergeable =
+        type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kUnused;
+    tokens_.push_back({vocabulary.scores[id], is_mergeable});
+    if (is_mergeable) note_borders(vocabulary.pieces[id]);
+  }
+}
+
+inline void SpmTokenizer::encode(std::string_view text, bool add_space,
+                                 std::vector<TokenId>& tokens) const {
+  // Offsets have 32 bits, and a space becomes 3 bytes.
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
+  detail::require(text.size() < kMaxBytes, ErrorCode::kCapacity, "Tokenizer::encode",
+                  "text must have less than ", kMaxBytes, " bytes, got ", text.size());
+  const std::string marked = detail::mark_spaces(text, add_space);
+  Workspace work;
+  work.text = marked;
+  for (std::size_t offset = 0; offset < marked.size();) {
+    const std::string_view character = detail::first_character(work.text.substr(offset));
+    if (offset > 0 && !borders_[border_of(marked[offset - 1], character)]) flush(work, tokens);
+    append_symbol(work, offset, character.size());
+    offset += character.size();
+  }
+  flush(work, tokens);
+}
+
+/// The order of the heap: the highest score first, the leftmost of equals.
+inline bool SpmTokenizer::is_worse(const Merge& a, const Merge& b) noexcept {
+  return a.score < b.score || (a.score == b.score && a.left > b.left);
+}
+
+/// A hash of the byte before a border and the character after it.
+inline std::size_t SpmTokenizer::border_of(char left, std::string_view character) noexcept {
+  std::uint64_t bytes = static_cast<unsigned char>(left);
+  for (const char c : character) bytes = bytes << 8 | static_cast<unsigned char>(c);
+  return static_cast<std::size_t>((bytes * 0x9E3779B97F4A7C15u) >> (64 - kBorderBits));
+}
+
+/// A border of the text lies within a merged piece only if it is noted here. Noting too many costs
+/// speed, not correctness, so every byte of a piece counts as the start of a character.
+inline void SpmTokenizer::note_borders(std::string_view piece) {
+  for (std::size_t i = 1; i < piece.size(); ++i) {
+    borders_.set(border_of(piece[i - 1], detail::first_character(piece.substr(i))));
+  }
+}
+
+inline TokenId SpmTokenizer::find_mergeable(std::string_view text) const noexcept {
+  const TokenId token = index_.find(text);
+  return token != kNoToken && tokens_[static_cast<std::size_t>(token)].is_mergeable ? token
+                                                                                    : kNoToken;
+}
+
+inline void SpmTokenizer::append_symbol(Workspace& work, std::size_t offset,
+                                        std::size_t length) const {
+  const auto index = static_cast<std::uint32_t>(work.symbols.size());
+  if (index > 0) work.symbols.back().next = index;
+  work.symbols.push_back({index > 0 ? index - 1 : kNone, kNone, static_cast<std::uint32_t>(offset),
+                          static_cast<std::uint32_t>(length),
+                          find_mergeable(work.text.substr(offset, length))});
+}
+
+/// Queues the merge of symbol `left` with the one after it, if that is a piece.
+inline void SpmTokenizer::queue_merge(Workspace& work, std::uint32_t left) const {
+  const Symbol& symbol = work.symbols[left];
+  if (symbol.next == kNone) return;
+  const std::uint32_t length = symbol.length + work.symbols[symbol.next].length;
+  const TokenId token = find_mergeable(work.text.substr(symbol.offset, length));
+  if (token == kNoToken) return;
+  work.heap.push_back({tokens_[static_cast<std::size_t>(token)].score, left, length, token});
+  std::push_heap(work.heap.begin(), work.heap.end(), is_worse);
+}
+
+inline void SpmTokenizer::merge_symbols(Workspace& work) const {
+  for (std::uint32_t i = 0; i < work.symbols.size(); ++i) queue_merge(work, i);
+  while (!work.heap.empty()) {
+    const Merge merge = work.heap.front();
+    std::pop_heap(work.heap.begin(), work.heap.end(), is_worse);
+    work.heap.pop_back();
+    Symbol& left = work.symbols[merge.left];
+    // A symbol only grows or vanishes, so an equal length means that neither half has changed.
+    if (left.length == 0 || left.next == kNone) continue;
+    Symbol& right = work.symbols[left.next];
+    if (left.length + right.length != merge.length) continue;
+    left.length = merge.length;
+    left.token = merge.token;
+    left.next = right.next;
+    right.length = 0;
+    if (left.next != kNone) work.symbols[left.next].previous = merge.left;
+    if (left.previous != kNone) queue_merge(work, left.previous);
+    queue_merge(work, merge.left);
+  }
+}
+
+/// Merges the symbols collected so far, appends their tokens and starts anew.
+inline void SpmTokenizer::flush(Workspace& work, std::vector<TokenId>& tokens) const {
+  if (work.symbols.empty()) return;
+  merge_symbols(work);
+  for (std::uint32_t i = 0; i != kNone; i = work.symbols[i].next) {
+    const Symbol& symbol = work.symbols[i];
+    if (symbol.token != kNoToken) {
+      tokens.push_back(symbol.token);
+      continue;
+    }
+    for (const char c : work.text.substr(symbol.offset, symbol.length)) {
+      tokens.push_back(byte_tokens_[static_cast<unsigned char>(c)]);
+    }
+  }
+  work.symbols.clear();
+}
+
+}  // namespace kvick::inline v0_1

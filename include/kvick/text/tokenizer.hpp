@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: MIT
+// Text to tokens and back, by the tokenizer of a model file.
+//
+// Supported  Vocabulary::model "llama" (SentencePiece BPE).
+// Accuracy   Tokens equal llama.cpp's. For well-formed text without U+2581, a vocabulary with all
+//            byte tokens gives decode(encode(text)) == text.
+// Errors     Error(kUnsupported) for another model, Error(kFormat) for a bad vocabulary,
+//            Error(kArgument) for a token outside the vocabulary.
+// Threads    Immutable; copies share the vocabulary and cost nothing.
+// Layer      text.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvick/core/error.hpp"
+#include "kvick/core/matrix.hpp"
+#include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/end_tokens.hpp"
+#include "kvick/text/special_matcher.hpp"
+#include "kvick/text/spm_tokenizer.hpp"
+#include "kvick/text/vocabulary.hpp"
+
+namespace kvick::inline v0_1 {
+
+struct EncodeOptions {
+  std::optional<bool> add_bos = std::nullopt;  ///< default: what the vocabulary asks for
+  std::optional<bool> add_eos = std::nullopt;  ///< default: what the vocabulary asks for
+  /// Whether control and unknown tokens may be written in the text. Leave it off for text from
+  /// users.
+  bool parse_special = false;
+};
+
+struct DecodeOptions {
+  bool print_special = false;  ///< control and unknown tokens print their piece instead of nothing
+  /// Whether the tokens go on after other text: then the first one keeps its leading space.
+  bool continues_text = false;
+};
+
+class Tokenizer {
+ public:
+  explicit Tokenizer(Vocabulary vocabulary);
+  explicit Tokenizer(const GgufFile& file) : Tokenizer(read_vocabulary(file)) {}
+
+  /// The tokens of `text`. User-defined tokens are matched first, then the text between is merged.
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  /// The bytes that `tokens` stand for: not always well-formed UTF-8 (see StreamingDecoder). Undoes
+  /// encode: where that put a space before text (at the start and after special tokens, if the
+  /// vocabulary says so), one leading space is taken away.
+  std::string decode(std::span<const TokenId> tokens, const DecodeOptions& options = {}) const;
+
+  /// What decode appends for one token. `after_special` carries over from token to token: whether
+  /// the next text may lose a space. It starts as !options.continues_text. The view lives as long
+  /// as the tokenizer or any copy of it.
+  std::string_view next_text(TokenId token, bool& after_special,
+                             const DecodeOptions& options = {}) const;
+
+  /// The bytes of a token within text: nothing for control and unknown tokens.
+  std::string_view token_bytes(TokenId token) const;
+  /// The vocabulary's own spelling.
+  std::string_view piece(TokenId token) const;
+  TokenType type(TokenId token) const;
+
+  int vocab_size() const noexcept { return static_cast<int>(vocabulary().pieces.size()); }
+  /// As read, but end marks such as <|im_end|> are control tokens and serve as missing eot_id.
+  const Vocabulary& vocabulary() const noexcept { return model_->vocabulary; }
+  TokenId bos_id() const noexcept { return vocabulary().bos_id; }
+  TokenId eos_id() const noexcept { return vocabulary().eos_id; }
+  TokenId unk_id() const noexcept { return vocabulary().unk_id; }
+
+  /// Whether a model that emits `token` has finished: eos, eot, eom and the end marks in use.
+  bool is_end_of_generation(TokenId token) const;
+  /// All such tokens, ascending.
+  std::span<const TokenId> end_of_generation_ids() const noexcept { return model_->end_ids; }
+
+ private:
+  struct Model {
+    explicit Model(Vocabulary vocabulary_to_check);
+
+    Vocabulary vocabulary;
+    std::vector<TokenId> end_ids;  // ascending
+    SpmTokenizer spm;
+    SpecialMatcher user_defined;
+    SpecialMatcher all_special;             // and control and unknown tokens
+    std::string bytes;                      // token_bytes of all tokens, one after another
+    std::vector<std::size_t> byte_offsets;  // [vocab_size + 1]
+  };
+
+  std::size_t checked_index(TokenId token) const;
+
+  std::shared_ptr<const Model> model_;
+};
+
+// ---- Implementation: nothing below is API ----
+
+namespace detail {
+
+inline Vocabulary checked_vocabulary(Vocabulary vocabulary) {
+  require(vocabulary.model == "llama", ErrorCode::kUnsupported, "Tokenizer",
+          "tokenizer model must be 'llama', got ", quoted(vocabulary.model));
+  check_vocabulary(vocabulary);
+  return vocabulary;
+}
+
+/// Control and unknown tokens: marks, not text.
+constexpr bool is_mark(TokenType type) noexcept {
+  return type == TokenType::kControl || type == TokenType::kUnknown;
+}
+
+inline SpecialMatcher special_matcher(const Vocabulary& vocabulary, bool with_marks) {
+  std::vector<std::pair<std::string, TokenId>> tokens;
+  for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    const TokenType type = vocabulary.types[id];
+    if (type == TokenType::kUserDefined || (with_marks && is_mark(type))) {
+      tokens.emplace_back(vocabulary.pieces[id], static_cast<TokenId>(id));
+    }
+  }
+  return SpecialMatcher(std::move(tokens));
+}
+
+/// Appends the bytes that a token stands for.
+inline void append_token_bytes(std::string_view piece, TokenType type, std::string& bytes) {
+  if (is_mark(type)) return;
+  if (type == TokenType::kByte) {
+    bytes += static_cast<char>(*parse_byte_piece(piece));
+    return;
+  }
+  if (type == TokenType::kUserDefined) {
+    bytes += piece;
+    return;
+  }
+  for (std::size_t begin = 0;;) {
+    const std::size_t mark = piece.find(kSpaceMark, begin);
+    bytes += piece.substr(begin, mark - begin);
+    if (mark == std::string_view::npos) return;
+    bytes += ' ';
+    begin = mark + kSpaceMark.size();
+  }
+}
+
+}  // namespace detail
+
+inline Tokenizer::Model::Model(Vocabulary vocabulary_to_check)
+    : vocabulary(detail::checked_vocabulary(std::move(vocabulary_to_check))),
+      end_ids(mark_end_tokens(vocabulary)),
+      spm(vocabulary),
+      user_defined(detail::special_matcher(vocabulary, false)),
+      all_special(detail::special_matcher(vocabulary, true)) {
+  byte_offsets.reserve(vocabulary.pieces.size() + 1);
+  byte_offsets.push_back(0);
+  for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
+    detail::append_token_bytes(vocabulary.pieces[id], vocabulary.types[id], bytes);
+    byte_offsets.push_back(bytes.size());
+  }
+}
+
+inline Tokenizer::Tokenizer(Vocabulary vocabulary)
+    : model_(std::make_shared<const Model>(std::move(vocabulary))) {}
+
+inline std::vector<TokenId> Tokenizer::encode(std::string_view text,
+                                              const EncodeOptions& options) const {
+  const bool add_bos = options.add_bos.value_or(vocabulary().add_bos);
+  const bool add_eos = options.add_eos.value_or(vocabulary().add_eos);
+  detail::require(!add_bos || bos_id() != kNoToken, ErrorCode::kArgument, "Tokenizer::encode",
+                  "add_bos needs a vocabulary with a bos token, got one without");
+  detail::require(!add_eos || eos_id() != kNoToken, ErrorCode::kArgument, "Tokenizer::encode",
+                  "add_eos needs a vocabulary with an eos token, got one without");
+  std::vector<TokenId> tokens;
+  if (add_bos) tokens.push_back(bos_id());
+
+  const auto encode_text = [&](std::size_t begin, std::size_t end) {
+    if (begin == end) return;  // no text, no space before it
+    model_->spm.encode(text.substr(begin, end - begin), vocabulary().add_space_prefix, tokens);
+  };
+  std::size_t begin = 0;
+  const SpecialMatcher& matcher =
+      options.parse_special ? model_->all_special : model_->user_defined;
+  for (const SpecialMatch& match : matcher.find(text)) {
+    encode_text(begin, match.offset);
+    tokens.push_back(match.token);
+    begin = match.offset + match.length;
+  }
+  encode_text(begin, text.size());
+
+  if (add_eos) tokens.push_back(eos_id());
+  return tokens;
+}
+
+inline std::string Tokenizer::decode(std::span<const TokenId> tokens,
+                                     const DecodeOptions& options) const {
+  std::string text;
+  bool after_special = !options.continues_text;
+  for (const TokenId token : tokens) text += next_text(token, after_special, options);
+  return text;
+}
+
+inline std::string_view Tokenizer::next_text(TokenId token, bool& after_special,
+                                             const DecodeOptions& options) const {
+  std::string_view text = token_bytes(token);
+  const TokenType token_type = type(token);
+  if (detail::is_mark(token_type) && options.print_special) text = piece(token);
+  if (detail::is_mark(token_type) || token_type == TokenType::kUserDefined) {
+    after_special = true;
+    return text;
+  }
+  if (after_special && vocabulary().add_space_prefix && text.starts_with(' ')) {
+    text.remove_prefix(1);
+  }
+  after_special = false;
+  return text;
+}
+
+inline std::size_t Tokenizer::checked_index(TokenId token) const {
+  detail::require(token >= 0 && token < vocab_size(), ErrorCode::kArgument, "Tokenizer",
+                  "token must be in [0, ", vocab_size(), "), got ", token);
+  return static_cast<std::size_t>(token);
+}
+
+inline std::string_view Tokenizer::token_bytes(TokenId token) const {
+  const std::size_t i = checked_index(token);
+  const std::size_t begin = model_->byte_offsets[i];
+  return std::string_view(model_->bytes).substr(begin, model_->byte_offsets[i + 1] - begin);
+}
+
+inline std::string_view Tokenizer::piece(TokenId token) const {
+  return vocabulary().pieces[checked_index(token)];
+}
+
+inline TokenType Tokenizer::type(TokenId token) const {
+  return vocabulary().types[checked_index(token)];
+}
+
+inline bool Tokenizer::is_end_of_generation(TokenId token) const {
+  checked_index(token);
+  return std::binary_search(model_->end_ids.begin(), model_->end_ids.end(), token);
+}
+
+}  // namespace kvick::inline v0_1
