@@ -50,10 +50,9 @@ Matrix recompute(const std::vector<Layer>& layers, Matrix x) {
     const Matrix q = x * layer.query, keys = x * layer.key, values = x * layer.value;
     for (int t = 0; t < kNumTokens; ++t) {
       for (int h = 0; h < kNumHeads; ++h) {
-        x.block(t, h * kHeadDim, 1, kHeadDim) +=
-            attend(q.block(t, h * kHeadDim, 1, kHeadDim),
-                   keys.block(0, h * kHeadDim, t + 1, kHeadDim),
-                   values.block(0, h * kHeadDim, t + 1, kHeadDim));
+        x.block(t, h * kHeadDim, 1, kHeadDim) += attend(
+            q.block(t, h * kHeadDim, 1, kHeadDim), keys.block(0, h * kHeadDim, t + 1, kHeadDim),
+            values.block(0, h * kHeadDim, t + 1, kHeadDim));
       }
     }
   }

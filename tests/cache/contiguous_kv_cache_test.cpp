@@ -17,22 +17,14 @@
 #include <utility>
 #include <vector>
 
+#include "cache/expect_error.hpp"
 #include "kvick/core/half.hpp"
 #include "support/allocation_counter.hpp"
 
 namespace kvick {
 namespace {
 
-template <class Call>
-void expect_error(ErrorCode code, const std::string& part, Call&& call) {
-  try {
-    call();
-    ADD_FAILURE() << "expected an error with \"" << part << "\"";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(error.message().find(part), std::string_view::npos) << error.what();
-  }
-}
+using support::expect_error;
 
 // One row [head_dim] at the front of `bytes`, as floats.
 std::vector<float> decode(ElementType type, const std::byte* bytes, int head_dim) {
@@ -71,7 +63,9 @@ std::vector<float> value_at(const KVStorage& cache, int layer, int sequence, int
                 cache.head_dim());
 }
 
-std::vector<TokenId> tokens(int count) { return std::vector<TokenId>(static_cast<std::size_t>(count)); }
+std::vector<TokenId> tokens(int count) {
+  return std::vector<TokenId>(static_cast<std::size_t>(count));
+}
 
 constexpr KVCacheOptions kSmall{
     .num_layers = 2, .batch_size = 3, .num_kv_heads = 2, .max_seq_len = 4, .head_dim = 2};
@@ -178,9 +172,8 @@ TEST(ContiguousKVCache, RefusesOptionsThatMakeNoSense) {
                    [&] { ContiguousKVCache cache(ElementType::kF32, options); });
     }
   }
-  expect_error(ErrorCode::kArgument, "num_layers must", [] {
-    ContiguousKVCache cache(ElementType::kF32, {});
-  });
+  expect_error(ErrorCode::kArgument, "num_layers must",
+               [] { ContiguousKVCache cache(ElementType::kF32, {}); });
 }
 
 TEST(ContiguousKVCache, ShowsTheArithmeticOfASizeThatDoesNotFit) {
@@ -444,8 +437,10 @@ TEST_P(ContiguousKVCacheOfType, EqualsANaiveModelUnderRandomCalls) {
       case 0: truncate(s); break;
       case 1: release(s); break;
       case 2: fork(s, up_to(kOptions.batch_size - 1)); break;
-      case 3: case 4: reserve(s); break;
-      case 5: case 6: commit(s); break;
+      case 3:
+      case 4: reserve(s); break;
+      case 5:
+      case 6: commit(s); break;
       default: write(s);
     }
     ASSERT_NO_FATAL_FAILURE(compare());

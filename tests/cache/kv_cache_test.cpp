@@ -13,22 +13,14 @@
 #include <utility>
 #include <vector>
 
+#include "cache/expect_error.hpp"
 #include "kvick/core/half.hpp"
 #include "support/allocation_counter.hpp"
 
 namespace kvick {
 namespace {
 
-template <class Call>
-void expect_error(ErrorCode code, const std::string& part, Call&& call) {
-  try {
-    call();
-    ADD_FAILURE() << "expected an error with \"" << part << "\"";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_NE(error.message().find(part), std::string_view::npos) << error.what();
-  }
-}
+using support::expect_error;
 
 using Shape = std::array<Index, 4>;
 
@@ -163,7 +155,8 @@ TEST(KVCache, TakesEigenMatrices) {
   EXPECT_EQ(cache.get(0).values(0, 1, 5, 2), 6);
 
   // Two tokens as a projection yields them are in another order than [heads][tokens].
-  expect_error(ErrorCode::kShape, "must be [new_tokens * 2, 3] or, for one new token, [1, 6], got [2, 6]",
+  expect_error(ErrorCode::kShape,
+               "must be [new_tokens * 2, 3] or, for one new token, [1, 6], got [2, 6]",
                [&] { cache.update(0, projection, projection); });
 }
 
@@ -275,7 +268,8 @@ TEST(KVCache, NeedsSequencesOfOneLength) {
   cache.commit(1, std::array<TokenId, 1>{7});
   EXPECT_EQ(cache.length(1), 1);
 
-  const std::string part = "all sequences must have one length, got 0 in sequence 0 and 1 in sequence 1";
+  const std::string part =
+      "all sequences must have one length, got 0 in sequence 0 and 1 in sequence 1";
   expect_error(ErrorCode::kArgument, part, [&] { cache.length(); });
   expect_error(ErrorCode::kArgument, part, [&] { cache.layer_length(0); });
   expect_error(ErrorCode::kArgument, part, [&] { cache.get(0); });
@@ -432,7 +426,8 @@ class KVCacheOf : public ::testing::Test {
       ASSERT_EQ(values.shape(), (Shape{2, 3, num_tokens, 5}));
       for (Index t = 0; t < num_tokens; ++t) {
         ASSERT_EQ(token_of(keys, t), layer.keys[static_cast<std::size_t>(t)]) << i << " at " << t;
-        ASSERT_EQ(token_of(values, t), layer.values[static_cast<std::size_t>(t)]) << i << " at " << t;
+        ASSERT_EQ(token_of(values, t), layer.values[static_cast<std::size_t>(t)])
+            << i << " at " << t;
       }
     }
   }

@@ -404,6 +404,13 @@ TEST(GgufFile, RefusesDimensionsWhoseProductOverflows_CVE_2025_53630) {
   }
 }
 
+TEST(GgufFile, RefusesMoreElementsThanInt64HoldsEvenIfTheirBytesFit) {
+  // 2^63 weights of q4_0 are 2^63 / 32 * 18 bytes, less than 2^63.
+  expect_refused(
+      ErrorCode::kFormat, {"tensor 't'", "fits in 64 bits"},
+      with_tensor({.dims = {std::uint64_t{1} << 31, std::uint64_t{1} << 32}, .type = 2}));
+}
+
 TEST(GgufFile, RefusesASizeInBytesThatOverflows_CVE_2026_33298) {
   // 2^62 elements fit int64, their 2^64 bytes of f32 wrap to 0.
   expect_refused(ErrorCode::kFormat, {"tensor 't'", "fits in 64 bits", "4611686018427387904"},

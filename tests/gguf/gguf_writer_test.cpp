@@ -212,6 +212,7 @@ TEST(GgufWriter, RefusesAProducerThatGivesTooLittleOrTooMuch) {
   writer.add_tensor("t", TensorType::kF32, {8}, [&](const GgufSink& sink) {
     sink(kFloatBytes);
     sink(kFloatBytes.first(1));
+    ADD_FAILURE() << "the first byte too many must end the writing";
   });
   expect_error(ErrorCode::kArgument, {"'t'", "32 bytes", "gave 33"}, [&] { writer.to_bytes(); });
 }

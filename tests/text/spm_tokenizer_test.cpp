@@ -86,7 +86,10 @@ class PlainBpe {
     for (const char c : symbol) {
       auto found = ids_.find(support::byte_piece(static_cast<unsigned char>(c)));
       if (found == ids_.end()) found = ids_.find(std::string(1, c));
-      tokens.push_back(found == ids_.end() ? vocabulary_.unk_id : found->second);
+      const bool is_found =
+          found != ids_.end() &&
+          vocabulary_.types[static_cast<std::size_t>(found->second)] != TokenType::kControl;
+      tokens.push_back(is_found ? found->second : vocabulary_.unk_id);
     }
   }
 
@@ -158,6 +161,8 @@ TEST(SpmTokenizer, MissingByteTokensFallBackToPiecesThenToUnknown) {
   support::add_token(vocabulary, "\xBC", 0);
   const SpmTokenizer tokenizer(vocabulary);
   EXPECT_EQ(encode(tokenizer, "\xC3\xBC\xC3\xBD"), (Tokens{1, 2, 1, 0}));
+  vocabulary.types[2] = TokenType::kControl;
+  EXPECT_EQ(encode(SpmTokenizer(vocabulary), "\xC3\xBC"), (Tokens{1, 0}));
   vocabulary.unk_id = kNoToken;
   EXPECT_EQ(support::error_code([&] { SpmTokenizer refused(vocabulary); }), ErrorCode::kFormat);
 }

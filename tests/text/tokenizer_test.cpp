@@ -255,9 +255,13 @@ TEST(Tokenizer, HostileVocabulariesAreRefusedOrWork) {
     for (const bool parse_special : {false, true}) {
       std::string text = support::random_bytes(rng, support::below(rng, 20));
       text += support::random_text(rng, {"a", " ", kMark, "<0x41>", "</s>", "<|end|>", "\xE2"}, 8);
-      const Tokens tokens = tokenizer->encode(text, {.parse_special = parse_special});
+      const Tokens tokens =
+          tokenizer->encode(text, {.add_bos = false, .parse_special = parse_special});
       for (const TokenId token : tokens) {
         ASSERT_TRUE(token >= 0 && token < tokenizer->vocab_size()) << "round " << round;
+        const bool is_control = tokenizer->type(token) == TokenType::kControl;
+        ASSERT_TRUE(parse_special || !is_control || token == tokenizer->unk_id())
+            << "round " << round << ", token " << token;
       }
       tokenizer->decode(tokens, {.print_special = true});
     }

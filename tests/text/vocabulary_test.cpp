@@ -169,7 +169,12 @@ TEST(CheckVocabulary, BoundsTheLengthOfPieces) {
   Vocabulary vocabulary = support::basic_vocabulary();
   support::add_token(vocabulary, std::string(kMaxPieceBytes, 'a'), 0);
   EXPECT_EQ(support::error_code([&] { check_vocabulary(vocabulary); }), std::nullopt);
-  vocabulary.pieces.back() += 'a';
+  vocabulary.types.back() = TokenType::kUserDefined;
+  EXPECT_EQ(support::error_code([&] { check_vocabulary(vocabulary); }), ErrorCode::kFormat);
+  vocabulary.pieces.back().resize(kMaxSpecialPieceBytes);
+  EXPECT_EQ(support::error_code([&] { check_vocabulary(vocabulary); }), std::nullopt);
+  vocabulary.types.back() = TokenType::kNormal;
+  vocabulary.pieces.back() = std::string(kMaxPieceBytes + 1, 'a');
   EXPECT_EQ(support::error_code([&] { check_vocabulary(vocabulary); }), ErrorCode::kFormat);
 }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // A preallocated cache of keys and values in which every sequence owns room for max_seq_len tokens.
 //
-// The driver of a model calls, per step: reserve() for each sequence, the forward pass, commit() for
-// each sequence. Room for speculated tokens is reserved alike; only the accepted ones are committed,
-// and truncate() takes back what was committed too early.
+// The driver of a model calls, per step: reserve() for each sequence, the forward pass, commit()
+// for each sequence. Room for speculated tokens is reserved alike; only the accepted ones are
+// committed, and truncate() takes back what was committed too early.
 //
 // Memory    Keys and values, each [layers][sequences][kv_heads][max_seq_len][head_dim] in one
 //           buffer. A head's rows are adjacent, so one run covers a whole sequence.
-// Errors    Error(kArgument) for indices and lengths out of range, Error(kCapacity) for a cache that
-//           does not fit in memory or a commit beyond what is reserved; the state is then unchanged.
-//           Too little room for a reservation is not an error: reserve() returns false.
+// Errors    Error(kArgument) for indices and lengths out of range, Error(kCapacity) for a cache
+// that
+//           does not fit in memory or a commit beyond what is reserved; the state is then
+//           unchanged. Too little room for a reservation is not an error: reserve() returns false.
 // Threads   write() and run() as KVStorage says; everything else alone. No call allocates after
 //           construction.
 // Layer     cache: may include core.
@@ -110,11 +111,10 @@ inline Error cache_too_large(ElementType type, const KVCacheOptions& sizes) {
 inline AlignedBuffer<std::byte> allocate_rows(ElementType type, const KVCacheOptions& sizes) {
   try {
     const auto factor = [](int size) { return static_cast<std::uint64_t>(size); };
-    return AlignedBuffer<std::byte>(
-        checked_product({factor(sizes.num_layers), factor(sizes.batch_size),
-                         factor(sizes.num_kv_heads), factor(sizes.max_seq_len),
-                         factor(sizes.head_dim), size_bytes(type)},
-                        "KVCache"));
+    return AlignedBuffer<std::byte>(checked_product(
+        {factor(sizes.num_layers), factor(sizes.batch_size), factor(sizes.num_kv_heads),
+         factor(sizes.max_seq_len), factor(sizes.head_dim), size_bytes(type)},
+        "KVCache"));
   } catch (const Error&) {  // overflow or refusal: both name less than the user needs
     throw cache_too_large(type, sizes);
   }

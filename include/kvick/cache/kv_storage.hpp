@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What a forward pass needs of a cache of keys and values, whatever its layout in memory.
 //
-// A cache holds one row per token, layer and KV head, for a number of independent sequences. Rows of
-// a sequence are counted from position 0:
+// A cache holds one row per token, layer and KV head, for a number of independent sequences. Rows
+// of a sequence are counted from position 0:
 //
 //   0 ............ length ............ reserved ............ max_seq_len
 //     committed          may be written          no room yet

@@ -111,7 +111,7 @@ inline void* map_huge_pages(std::size_t bytes) noexcept {
   const std::size_t head = past_boundary == 0 ? 0 : kHugePageBytes - past_boundary;
   std::byte* const start = static_cast<std::byte*>(mapping) + head;
   if (head != 0) ::munmap(mapping, head);
-  if (head != kHugePageBytes) ::munmap(start + length, kHugePageBytes - head);
+  ::munmap(start + length, kHugePageBytes - head);
 #if defined(MADV_HUGEPAGE)
   ::madvise(start, length, MADV_HUGEPAGE);  // a hint: without it the pages are small, not wrong
 #endif

@@ -13,8 +13,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,25 +101,27 @@ constexpr bool has_bits(std::uint64_t value, std::uint64_t bits) noexcept {
   return (value & bits) == bits;
 }
 
-/// The three x86 levels, from the contents of the registers alone.
 struct X86Features {
   bool avx2 = false;
   bool avx_vnni = false;
   bool avx512_vnni = false;
 };
 
+/// The three x86 levels, from CPUID leaves 1, 7 and 7.1 and XCR0 alone.
 constexpr X86Features x86_features(const CpuidRegisters& leaf1, const CpuidRegisters& leaf7,
                                    const CpuidRegisters& leaf7_1, std::uint64_t states) noexcept {
   constexpr std::uint32_t kFma = 1u << 12, kAvx = 1u << 28, kF16c = 1u << 29;  // 1.ECX
-  constexpr std::uint32_t kAvx2 = 1u << 5;                                     // 7.EBX
-  constexpr std::uint32_t kAvx512F = 1u << 16, kAvx512Dq = 1u << 17;           // 7.EBX
-  constexpr std::uint32_t kAvx512Bw = 1u << 30, kAvx512Vl = 1u << 31;          // 7.EBX
-  constexpr std::uint32_t kAvx512Vnni = 1u << 11;                              // 7.ECX
-  constexpr std::uint32_t kAvxVnni = 1u << 4;                                  // 7.1.EAX
+  // 1.ECX; compilers turn these two on together with AVX2.
+  constexpr std::uint32_t kSse42 = 1u << 20, kPopcnt = 1u << 23;
+  constexpr std::uint32_t kAvx2 = 1u << 5;                             // 7.EBX
+  constexpr std::uint32_t kAvx512F = 1u << 16, kAvx512Dq = 1u << 17;   // 7.EBX
+  constexpr std::uint32_t kAvx512Bw = 1u << 30, kAvx512Vl = 1u << 31;  // 7.EBX
+  constexpr std::uint32_t kAvx512Vnni = 1u << 11;                      // 7.ECX
+  constexpr std::uint32_t kAvxVnni = 1u << 4;                          // 7.1.EAX
   constexpr std::uint64_t kYmmStates = 0x6, kZmmStates = 0xe6;  // with opmask and both zmm halves
   X86Features f;
-  f.avx2 = has_bits(leaf1.ecx, kFma | kAvx | kF16c) && has_bits(leaf7.ebx, kAvx2) &&
-           has_bits(states, kYmmStates);
+  f.avx2 = has_bits(leaf1.ecx, kFma | kAvx | kF16c | kSse42 | kPopcnt) &&
+           has_bits(leaf7.ebx, kAvx2) && has_bits(states, kYmmStates);
   f.avx_vnni = f.avx2 && has_bits(leaf7_1.eax, kAvxVnni);
   f.avx512_vnni = f.avx2 && has_bits(states, kZmmStates) && has_bits(leaf7.ecx, kAvx512Vnni) &&
                   has_bits(leaf7.ebx, kAvx512F | kAvx512Dq | kAvx512Bw | kAvx512Vl);

@@ -61,4 +61,17 @@ concept Element = requires {
   ElementTypeOf<T>::value;
 };
 
+/// Converts `count` elements at `from`, aligned for `type`, to floats. Exact.
+inline void load_elements(ElementType type, const std::byte* from, std::ptrdiff_t count,
+                          float* to) noexcept {
+  const auto convert = [&](const auto* elements) {
+    for (std::ptrdiff_t i = 0; i < count; ++i) to[i] = static_cast<float>(elements[i]);
+  };
+  switch (type) {
+    case ElementType::kF32: return convert(reinterpret_cast<const float*>(from));
+    case ElementType::kF16: return convert(reinterpret_cast<const f16*>(from));
+    case ElementType::kBF16: return convert(reinterpret_cast<const bf16*>(from));
+  }
+}
+
 }  // namespace kvick::inline v0_1

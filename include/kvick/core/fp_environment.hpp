@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The floating-point mode that every result assumes.
 //
-// Round to nearest even and gradual underflow (no flush-to-zero, no denormals-are-zero). A host may
-// run with another mode, for example one linked with -ffast-math startup code, so every public
-// entry that computes and every worker thread puts a guard on its stack.
+// Round to nearest even, gradual underflow (no flush-to-zero, no denormals-are-zero) and no traps.
+// A host may run with another mode, for example one linked with -ffast-math startup code, so every
+// public entry that computes and every worker thread puts a guard on its stack. On architectures
+// other than x86-64 and AArch64 only the rounding is set.
 //
 // Guarantee Calls made between construction and destruction run in this mode. Arithmetic written in
 //           the very scope of the guard may be moved across it by the compiler: guard a call.
@@ -23,7 +24,8 @@
 
 namespace kvick::inline v0_1 {
 
-/// Sets the mode and restores the caller's when it goes out of scope.
+/// Sets the mode and restores the caller's when it goes out of scope. On x86-64, where both share a
+/// register, exception flags raised in between are dropped too.
 class ScopedFpEnvironment {
  public:
   ScopedFpEnvironment() noexcept;
@@ -54,10 +56,11 @@ inline ScopedFpEnvironment::~ScopedFpEnvironment() { _mm_setcsr(saved_); }
 
 #elif defined(__aarch64__)
 
-// FPCR: rounding in bits 22-23, flush-to-zero bits 24 and 19, flush inputs bit 0, traps 8-15.
+// FPCR: rounding in bits 22-23, flush-to-zero bits 24 and 19, flush inputs bit 0, alternate
+// behaviour bits 1-2, traps 8-15.
 inline ScopedFpEnvironment::ScopedFpEnvironment() noexcept {
   __asm__ volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
-  const std::uint64_t mode = saved_ & ~std::uint64_t{0x1c8ff01};
+  const std::uint64_t mode = saved_ & ~std::uint64_t{0x1c8ff07};
   __asm__ volatile("msr fpcr, %0" ::"r"(mode) : "memory");
 }
 inline ScopedFpEnvironment::~ScopedFpEnvironment() {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <fstream>
 #include <limits>
 #include <optional>

@@ -8,12 +8,11 @@
 // thread - does all its work in the calling thread; it never waits, so no nesting of pools can
 // deadlock. Results must therefore not depend on how a range is cut; kvick's never do.
 //
-// Errors    Error(kArgument) for an absurd number of threads, Error(kCapacity) if the system
-// refuses
-//           a thread. The first exception of a body is rethrown to the caller once every thread has
-//           left the loop; the pool stays usable.
+// Errors    Error(kArgument) for an absurd number of threads, Error(kCapacity) if the system does
+//           not give them. The first exception of a body is rethrown to the caller once every
+//           thread has left the loop; the pool stays usable.
 // Threads   Any thread may call parallel_for at any time. Bodies run in ScopedFpEnvironment, on
-//           workers and on the caller.
+//           workers and on the caller. parallel_for itself allocates nothing.
 // Layer     core.
 #pragma once
 
@@ -22,7 +21,6 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -50,13 +48,14 @@ class ThreadPool {
   int num_threads() const noexcept { return static_cast<int>(workers_.size()) + 1; }
 
   /// Calls body(begin, end) for near-equal contiguous parts of [0, count), the same part on the
-  /// same thread each time. If body takes a third argument, it gets an index in [0, num_threads())
-  /// that no other part of this call has at the same time; scratch indexed by it must belong to the
-  /// call.
+  /// same thread each time (the whole range on the caller if the pool is busy). If body takes a
+  /// third argument, it gets an index in [0, num_threads()) that no other part of this call has at
+  /// the same time; scratch indexed by it must belong to the call.
   template <class Body>
   void parallel_for(Index count, Body&& body);
 
-  /// The same in chunks of at most `grain`, which threads take as they become free.
+  /// The same in chunks [i grain, (i + 1) grain), the last one shorter, which threads take as they
+  /// become free. A grain below 1 counts as 1.
   template <class Body>
   void parallel_for(Index count, Index grain, Body&& body);
 
@@ -66,11 +65,18 @@ class ThreadPool {
     void* body = nullptr;
     Index count = 0;
     Index grain = 0;  // 0: static parts
+
+    Index num_chunks() const noexcept { return (count - 1) / grain + 1; }
+    void run_chunk(Index chunk, int thread) const {
+      const Index begin = chunk * grain;
+      run(body, begin, begin + std::min(grain, count - begin), thread);
+    }
   };
 
   template <class Body>
-  static Loop make_loop(Index count, Index grain, Body& body) noexcept;
+  void run_loop(Index count, Index grain, Body& body);
   void dispatch(const Loop& loop);
+  static void run_alone(const Loop& loop);
   void run_share(const Loop& loop, int thread) noexcept;
   void work(int thread) noexcept;
   std::uint64_t wait_for_loop(std::uint64_t seen) noexcept;
@@ -82,13 +88,13 @@ class ThreadPool {
   std::atomic<bool> busy_{false};
   std::atomic<bool> stopping_{false};
   Loop loop_;                 // written before generation_ moves on
-  std::exception_ptr error_;  // guarded by mutex_
+  std::exception_ptr error_;  // guarded by mutex_ while workers are in the loop
   std::mutex mutex_;
   std::condition_variable wake_;  // generation_ or stopping_ changed
   std::condition_variable done_;  // pending_ reached 0
   alignas(64) std::atomic<std::uint64_t> generation_{0};
   alignas(64) std::atomic<int> pending_{0};  // workers still in the loop
-  alignas(64) std::atomic<Index> next_{0};   // first index not yet taken, if grain > 0
+  alignas(64) std::atomic<Index> next_{0};   // first chunk not yet taken, if grain > 0
 };
 
 // ---- Implementation: nothing below is API ----
@@ -120,11 +126,12 @@ bool spin_until(bool may_spin, const Ready& ready) noexcept {
 }  // namespace detail
 
 inline ThreadPool::ThreadPool(int num_threads) {
-  if (num_threads <= 0) num_threads = default_num_threads();
+  const int num_available = default_num_threads();
+  if (num_threads <= 0) num_threads = std::min(num_available, kMaxThreads);
   detail::require(num_threads <= kMaxThreads, ErrorCode::kArgument, "ThreadPool",
                   "num_threads must be at most ", kMaxThreads, ", got ", num_threads);
   // With more threads than CPUs, a spinning thread only keeps the one it waits for from running.
-  may_spin_ = num_threads <= default_num_threads();
+  may_spin_ = num_threads <= num_available;
   try {
     workers_.reserve(static_cast<std::size_t>(num_threads - 1));
     for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work(i); });
@@ -152,38 +159,37 @@ inline void ThreadPool::stop() noexcept {
 }
 
 template <class Body>
-ThreadPool::Loop ThreadPool::make_loop(Index count, Index grain, Body& body) noexcept {
-  Loop loop;
-  loop.body = const_cast<void*>(static_cast<const void*>(std::addressof(body)));
-  loop.run = [](void* erased, Index begin, Index end, int thread) {
-    Body& call = *static_cast<Body*>(erased);
-    if constexpr (std::is_invocable_v<Body&, Index, Index, int>) {
-      call(begin, end, thread);
-    } else {
-      call(begin, end);
-    }
-  };
-  loop.count = count;
-  loop.grain = grain;
-  return loop;
-}
-
-template <class Body>
 void ThreadPool::parallel_for(Index count, Body&& body) {
-  dispatch(make_loop(count, 0, body));
+  run_loop(count, 0, body);
 }
 
 template <class Body>
 void ThreadPool::parallel_for(Index count, Index grain, Body&& body) {
-  dispatch(make_loop(count, std::max<Index>(grain, 1), body));
+  run_loop(count, std::max<Index>(grain, 1), body);
 }
 
-inline void ThreadPool::dispatch(const Loop& loop) {
+template <class Body>
+void ThreadPool::run_loop(Index count, Index grain, Body& body) {
+  auto call = [&body](Index begin, Index end, [[maybe_unused]] int thread) {
+    if constexpr (std::is_invocable_v<Body&, Index, Index, int>) {
+      body(begin, end, thread);
+    } else {
+      body(begin, end);
+    }
+  };
+  const auto run = [](void* erased, Index begin, Index end, int thread) {
+    (*static_cast<decltype(call)*>(erased))(begin, end, thread);
+  };
+  dispatch({run, &call, count, grain});
+}
+
+// Not inlined, so that the compiler moves no arithmetic of the caller into the guard or out of it.
+[[gnu::noinline]] inline void ThreadPool::dispatch(const Loop& loop) {
   if (loop.count <= 0) return;
   const ScopedFpEnvironment fp_environment;
   const bool fits_one_thread = workers_.empty() || loop.count <= std::max<Index>(loop.grain, 1);
   if (fits_one_thread || busy_.exchange(true, std::memory_order_acquire)) {
-    loop.run(loop.body, 0, loop.count, 0);
+    run_alone(loop);
     return;
   }
   loop_ = loop;
@@ -201,13 +207,18 @@ inline void ThreadPool::dispatch(const Loop& loop) {
     std::unique_lock lock(mutex_);
     done_.wait(lock, finished);
   }
-  std::exception_ptr error;
-  {
-    const std::lock_guard lock(mutex_);
-    error = std::exchange(error_, nullptr);
-  }
+  const std::exception_ptr error = std::exchange(error_, nullptr);
   busy_.store(false, std::memory_order_release);
   if (error) std::rethrow_exception(error);
+}
+
+inline void ThreadPool::run_alone(const Loop& loop) {
+  if (loop.grain == 0) {
+    loop.run(loop.body, 0, loop.count, 0);
+    return;
+  }
+  const Index num_chunks = loop.num_chunks();
+  for (Index chunk = 0; chunk < num_chunks; ++chunk) loop.run_chunk(chunk, 0);
 }
 
 inline void ThreadPool::run_share(const Loop& loop, int thread) noexcept {
@@ -221,10 +232,11 @@ inline void ThreadPool::run_share(const Loop& loop, int thread) noexcept {
       if (begin < end) loop.run(loop.body, begin, end, thread);
       return;
     }
+    const Index num_chunks = loop.num_chunks();
     for (;;) {
-      const Index begin = next_.fetch_add(loop.grain, std::memory_order_relaxed);
-      if (begin >= loop.count) return;
-      loop.run(loop.body, begin, begin + std::min(loop.grain, loop.count - begin), thread);
+      const Index chunk = next_.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= num_chunks) return;
+      loop.run_chunk(chunk, thread);
     }
   } catch (...) {
     const std::lock_guard lock(mutex_);
@@ -245,13 +257,15 @@ inline std::uint64_t ThreadPool::wait_for_loop(std::uint64_t seen) noexcept {
 }
 
 inline void ThreadPool::work(int thread) noexcept {
-  const ScopedFpEnvironment fp_environment;
   std::uint64_t seen = 0;
   for (;;) {
     const std::uint64_t current = wait_for_loop(seen);
     if (current == seen) return;  // stopping
     seen = current;
-    run_share(loop_, thread);
+    {
+      const ScopedFpEnvironment fp_environment;  // anew: an earlier body may have left another mode
+      run_share(loop_, thread);
+    }
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       const std::lock_guard lock(mutex_);
       done_.notify_one();

@@ -23,7 +23,6 @@
 // Layer     gguf: may include core, quant.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -131,9 +130,9 @@ T value_or(const GgufContent& content, std::string_view key, T fallback) {
   return found ? content.values[*found].get<T>() : fallback;
 }
 
-/// How many files the model is split over; 1 for a whole model (merging tools write 0).
+/// How many files the model is split over; 0 or 1 for a whole model (merging tools write 0).
 inline std::uint32_t num_split_parts(const GgufContent& content) {
-  return std::max(value_or<std::uint32_t>(content, "split.count", 1), 1u);
+  return value_or<std::uint32_t>(content, "split.count", 1);
 }
 
 /// What messages about a file start with.

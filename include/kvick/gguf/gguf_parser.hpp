@@ -136,7 +136,7 @@ inline void place_gguf_tensor(const RuleContext& context, std::span<const std::b
   tensor.data = file.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(num_bytes));
 }
 
-/// Two tensors that share bytes would let one load alter what another means; no writer makes them.
+/// No writer makes tensors that share bytes: a file that has them is corrupt.
 inline void check_no_overlap(const RuleContext& context, std::span<const GgufTensor> tensors) {
   std::vector<const GgufTensor*> by_offset;
   by_offset.reserve(tensors.size());

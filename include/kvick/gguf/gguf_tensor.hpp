@@ -22,8 +22,8 @@
 
 namespace kvick::inline v0_1 {
 
-/// A view of a tensor inside its GgufFile, and valid as long as that. `data` is not aligned to more
-/// than one byte for quantized types in general; read scales with memcpy.
+/// A view of a tensor inside its GgufFile, valid as long as that. A file may align its data to as
+/// little as one byte, and blocks are not aligned anyway: read elements with memcpy.
 struct GgufTensor {
   std::string_view name;
   /// The type id in the file. Only a type for which `is_supported()` holds may go to `info()`.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // What every kernel computes, to the bit, and the table that holds one implementation of each.
 //
-// Every implementation computes the same bits. That holds because each
-// reduction has one fixed order per output element (one SIMD lane per output, walking the reduced
-// dimension upwards), lanes are only joined by the fixed tree of `kPartialSums`, and a product
-// meets an addition only inside an explicit fused multiply-add.
+// Every implementation computes the same bits (of a NaN only that it is one: hardware picks its
+// sign and payload by operand order, which compilers choose). That holds because each reduction has
+// one fixed order per output element (one SIMD lane per output, walking the reduced dimension
+// upwards), lanes are only joined by the fixed tree of `kPartialSums`, and a product meets an
+// addition only inside an explicit fused multiply-add.
 //
 // Units     All operands are f32 and already in model units (scales applied).
 // Errors    None: callers check, once per layer-sized call.
@@ -24,6 +25,14 @@ inline constexpr int kPanelWidth = 16;
 /// element i in partial sum i mod 16, and join them as ((i, i+8), then +4, +2, +1).
 inline constexpr int kPartialSums = 16;
 
+/// Joins partial sums by the fixed tree, overwriting them; the total.
+inline float join_partial_sums(float* sums) noexcept {
+  for (int width = kPartialSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
 /// Keys in an attention tile; tiles start at absolute positions divisible by it.
 inline constexpr int kAttentionTile = 64;
 
@@ -34,7 +43,8 @@ inline constexpr int kAttentionSplit = 1024;
 /// Length of a head's row in values and outputs of the attention kernels: a multiple of 16.
 constexpr int padded_head_dim(int head_dim) noexcept { return (head_dim + 15) / 16 * 16; }
 
-/// One tile of keys and values in f32. Padding holds finite values (zeros).
+/// One tile of keys and values in f32. Keys and values that no row sees may hold anything; the
+/// padding of a visible value must be finite.
 struct AttentionTile {
   const float* keys;    ///< [head_dim][kAttentionTile], lane = key
   const float* values;  ///< [kAttentionTile][padded_head_dim]
@@ -78,7 +88,8 @@ struct KernelTable {
   /// One step of online softmax attention for every row (Milakov & Gimelshein 2018, and Dao et al.
   /// 2022), in this order:
   ///   s[j] = sum over d of fma(query[d], keys[d][j], .), invisible keys -inf;
-  ///   m' = max(m, max s); a = exp(m - m'); p[j] = exp(s[j] - m');
+  ///   m' = max(m, max s) + 0, so that a zero is +0 whichever was met first, NaN scores ignored;
+  ///   a = exp(m - r), p[j] = exp(s[j] - r) with r = m', or 0 if m' is -inf (exp(-inf) is 0);
   ///   sums[i] = fma(sums[i], a, (p[i] + p[i+16]) + (p[i+32] + p[i+48]));
   ///   output[d] = output[d] * a, then fma(p[j], values[j][d], .) over visible j ascending.
   void (*attend_tile)(const AttentionTile& tile, const AttentionRow* rows, Index num_rows) noexcept;

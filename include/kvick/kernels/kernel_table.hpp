@@ -12,6 +12,7 @@
 #include "kvick/kernels/contract.hpp"
 
 namespace kvick::inline v0_1 {
+
 /// The kernels for `isa`; Error(kUnsupported) if this CPU or build lacks it.
 inline const KernelTable& kernel_table(Isa isa = default_isa());
 

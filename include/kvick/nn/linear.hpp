@@ -88,8 +88,7 @@ inline void linear(const WeightView& weights, const ConstMatrixRef& x, MatrixRef
   detail::require(y.rows() == x.rows() && y.cols() == out_features, ErrorCode::kShape, kOperation,
                   "y must be [", x.rows(), ", ", out_features, "], got [", y.rows(), ", ", y.cols(),
                   "]");
-  detail::require(epilogue.bias.empty() ||
-                      static_cast<Index>(epilogue.bias.size()) == out_features,
+  detail::require(epilogue.bias.empty() || static_cast<Index>(epilogue.bias.size()) == out_features,
                   ErrorCode::kShape, kOperation, "bias must have out_features = ", out_features,
                   " values, got ", epilogue.bias.size());
   const Index num_panels = (out_features + kPanelWidth - 1) / kPanelWidth;

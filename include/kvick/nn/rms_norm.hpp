@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Root mean square normalization (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) * weight.
+// Root mean square normalization (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) *
+// weight.
 //
 // Shapes    x, y [rows][width], weight [width].
 // Accuracy  In f32: the sum of squares by the fixed tree of the kernels' contract, then
@@ -46,11 +47,10 @@ inline void rms_norm_row(const float* x, std::span<const float> weight, float ep
 
 inline void rms_norm(const ConstMatrixRef& x, std::span<const float> weight, float epsilon,
                      MatrixRef y, const ComputeContext& context) {
-  detail::require(x.cols() == static_cast<Index>(weight.size()) && y.rows() == x.rows() &&
-                      y.cols() == x.cols(),
-                  ErrorCode::kShape, "rms_norm", "x and y must have the width of weight = ",
-                  weight.size(), ", got [", x.rows(), ", ", x.cols(), "] and [", y.rows(), ", ",
-                  y.cols(), "]");
+  detail::require(
+      x.cols() == static_cast<Index>(weight.size()) && y.rows() == x.rows() && y.cols() == x.cols(),
+      ErrorCode::kShape, "rms_norm", "x and y must have the width of weight = ", weight.size(),
+      ", got [", x.rows(), ", ", x.cols(), "] and [", y.rows(), ", ", y.cols(), "]");
   context.pool.parallel_for(x.rows(), detail::kNormGrain, [&](Index begin, Index end) {
     for (Index row = begin; row < end; ++row) {
       detail::rms_norm_row(x.data() + row * x.outerStride(), weight, epsilon,

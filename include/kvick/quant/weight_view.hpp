@@ -61,10 +61,10 @@ inline WeightView::WeightView(TensorType type, std::span<const std::byte> data, 
   detail::require(in_features % block_size_ == 0, ErrorCode::kShape, kOperation,
                   "in_features must be a multiple of the ", block_size_, " weights in a block of ",
                   info(type).name, ", got ", in_features);
-  row_bytes_ = static_cast<Index>(
-      checked_product({static_cast<std::uint64_t>(in_features / block_size_),
-                       static_cast<std::uint64_t>(block_bytes_)},
-                      kOperation));
+  row_bytes_ =
+      static_cast<Index>(checked_product({static_cast<std::uint64_t>(in_features / block_size_),
+                                          static_cast<std::uint64_t>(block_bytes_)},
+                                         kOperation));
   const std::size_t bytes = checked_product(
       {static_cast<std::uint64_t>(out_features), static_cast<std::uint64_t>(row_bytes_)},
       kOperation);

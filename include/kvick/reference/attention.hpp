@@ -54,8 +54,8 @@ inline void check_attention(Index num_tokens, Index q_cols, Index length, Index 
           "first_position and window must be at least 0, got ", first, " and ", window);
   require(q_cols >= heads && q_cols % heads == 0, ErrorCode::kShape, kOperation,
           "q must have num_heads = ", heads, " * head_dim columns, got ", q_cols);
-  require(kv_cols == q_cols / heads * kv_heads, ErrorCode::kShape, kOperation,
-          "keys must have ", kv_heads, " heads * ", q_cols / heads, " columns, got ", kv_cols);
+  require(kv_cols == q_cols / heads * kv_heads, ErrorCode::kShape, kOperation, "keys must have ",
+          kv_heads, " heads * ", q_cols / heads, " columns, got ", kv_cols);
   require(length >= first + num_tokens, ErrorCode::kShape, kOperation,
           "keys must reach the last query: ", first, " + ", num_tokens, " rows, got ", length);
 }

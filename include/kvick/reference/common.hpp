@@ -2,8 +2,8 @@
 // What the plain layers share: matrices of any scalar type.
 //
 // A layer is a template over the scalar type of its first operand and computes in it; all other
-// operands are converted. So float weights with double activations give the oracle of a float layer.
-// Operands are any Eigen matrix, map, block or expression; results are row-major.
+// operands are converted. So float weights with double activations give the oracle of a float
+// layer. Operands are any Eigen matrix, map, block or expression; results are row-major.
 //
 // These layers use Eigen's matrix products, whose order of summation depends on the number of rows:
 // they are accurate, but not bit-identical over batch sizes as the layers of nn/ are.

@@ -34,7 +34,8 @@ RowMajorMatrix<typename X::Scalar> linear(const Eigen::MatrixBase<X>& x,
 
 /// The weights that (q, scales) stand for: q[o][i] * scales[o][i / group].
 template <class Scalar, class Q, class S>
-RowMajorMatrix<Scalar> dequantize(const Eigen::MatrixBase<Q>& q, const Eigen::MatrixBase<S>& scales);
+RowMajorMatrix<Scalar> dequantize(const Eigen::MatrixBase<Q>& q,
+                                  const Eigen::MatrixBase<S>& scales);
 
 /// Dequantizes, then multiplies: x dequantize(q, scales)^T + b.
 template <class X, class Q, class S, class B>
@@ -58,8 +59,8 @@ RowMajorMatrix<typename X::Scalar> linear(const Eigen::MatrixBase<X>& x,
   using Scalar = typename X::Scalar;
   static_assert(std::is_floating_point_v<Scalar>);
   constexpr std::string_view kOperation = "reference::linear";
-  detail::require(x.cols() == w.cols(), ErrorCode::kShape, kOperation, "x must have in = ",
-                  w.cols(), " columns, got ", x.cols());
+  detail::require(x.cols() == w.cols(), ErrorCode::kShape, kOperation,
+                  "x must have in = ", w.cols(), " columns, got ", x.cols());
   detail::require(bias.size() == 0 || bias.size() == w.rows(), ErrorCode::kShape, kOperation,
                   "bias must be empty or have out = ", w.rows(), " elements, got ", bias.size());
   RowMajorMatrix<Scalar> y = x.derived() * w.template cast<Scalar>().transpose();
@@ -79,9 +80,9 @@ RowMajorMatrix<Scalar> dequantize(const Eigen::MatrixBase<Q>& q,
   static_assert(std::is_same_v<typename Q::Scalar, std::int8_t>, "q holds int8 values");
   const Index num_groups = scales.cols();
   detail::require(scales.rows() == q.rows() && num_groups >= 1 && q.cols() % num_groups == 0,
-                  ErrorCode::kShape, "reference::dequantize",
-                  "scales must have out = ", q.rows(), " rows and a divisor of in = ", q.cols(),
-                  " columns, got [", scales.rows(), ", ", num_groups, "]");
+                  ErrorCode::kShape, "reference::dequantize", "scales must have out = ", q.rows(),
+                  " rows and a divisor of in = ", q.cols(), " columns, got [", scales.rows(), ", ",
+                  num_groups, "]");
   const Index group = q.cols() / num_groups;
   RowMajorMatrix<Scalar> w = q.template cast<Scalar>();
   for (Index g = 0; g < num_groups; ++g) {

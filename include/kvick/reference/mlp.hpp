@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Gated feed-forward layer in plain Eigen: down(silu(gate(x)) * up(x)), silu(g) = g / (1 + exp(-g)).
+// Gated feed-forward layer in plain Eigen: down(silu(gate(x)) * up(x)), silu(g) = g / (1 +
+// exp(-g)).
 //
 // Shapes    x [rows][width], gate and up [hidden][width], down [out][hidden], result [rows][out].
 // Accuracy  That of three linear layers; silu adds a few eps relative to its value.

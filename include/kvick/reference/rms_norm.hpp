@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Root mean square normalization in plain Eigen: y = x / sqrt(mean(x^2) + epsilon) * weight, by row.
+// Root mean square normalization in plain Eigen: y = x / sqrt(mean(x^2) + epsilon) * weight, by
+// row.
 //
 // Shapes    x [rows][width], weight [width], result [rows][width].
 // Accuracy  Relative error of an element at most (width / 2 + 4) eps: the sum of squares has only
@@ -31,10 +32,10 @@ RowMajorMatrix<typename X::Scalar> rms_norm(const Eigen::MatrixBase<X>& x,
   using Scalar = typename X::Scalar;
   constexpr std::string_view kOperation = "reference::rms_norm";
   detail::require(weight.size() == x.cols() && x.cols() >= 1, ErrorCode::kShape, kOperation,
-                  "weight must have one element for each of the columns of x, got ",
-                  weight.size(), " for ", x.cols());
-  detail::require(epsilon >= 0, ErrorCode::kArgument, kOperation, "epsilon must not be negative, got ",
-                  epsilon);
+                  "weight must have one element for each of the columns of x, got ", weight.size(),
+                  " for ", x.cols());
+  detail::require(epsilon >= 0, ErrorCode::kArgument, kOperation,
+                  "epsilon must not be negative, got ", epsilon);
   const Eigen::Matrix<Scalar, 1, Eigen::Dynamic> scale =
       weight.template cast<Scalar>().reshaped().transpose();
   RowMajorMatrix<Scalar> y = x;

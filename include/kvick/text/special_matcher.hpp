@@ -5,8 +5,8 @@
 // then the earlier place. This equals searching the whole text for one token after another, longest
 // first, as llama.cpp does, at the cost of one pass: tokens are sorted, a table of first bytes
 // rejects most places, and at the others a binary search per byte narrows the range of tokens that
-// still fit. So the number of tokens hardly matters, and the longest (kMaxPieceBytes) bounds the
-// work per byte.
+// still fit. So the number of tokens hardly matters, and the longest (kMaxSpecialPieceBytes) bounds
+// the work per byte.
 //
 // Threads   Immutable after construction.
 // Layer     text.
@@ -75,6 +75,11 @@ inline SpecialMatcher::Range SpecialMatcher::narrow(Range range, std::size_t dep
   const auto byte_at = [&](const auto& token) {
     return static_cast<unsigned char>(token.first[depth]);
   };
+  // Usually all of them share the byte: most tokens differ at their ends.
+  if (range.begin < range.end && byte_at(tokens_[range.begin]) == byte &&
+      byte_at(tokens_[range.end - 1]) == byte) {
+    return range;
+  }
   const auto first = tokens_.begin() + static_cast<Index>(range.begin);
   const auto last = tokens_.begin() + static_cast<Index>(range.end);
   const auto low =

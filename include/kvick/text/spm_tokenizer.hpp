@@ -25,6 +25,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,14 +72,16 @@ class SpmTokenizer {
     bool is_mergeable = false;
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  /// 32 KiB of bits; Llama's 32,000 pieces set 1 in 15.
+  /// 32 KiB of bits; Llama's 32,000 pieces set 1 in 50.
   static constexpr int kBorderBits = 18;
+  using BorderSet = std::bitset<std::size_t{1} << kBorderBits>;
 
   static bool is_worse(const Merge& a, const Merge& b) noexcept;
   static std::size_t border_of(char left, std::string_view character) noexcept;
   void note_borders(std::string_view piece);
   TokenId find_mergeable(std::string_view text) const noexcept;
   void append_symbol(Workspace& work, std::size_t offset, std::size_t length) const;
+  std::optional<Merge> find_merge(const Workspace& work, std::uint32_t left) const noexcept;
   void queue_merge(Workspace& work, std::uint32_t left) const;
   void merge_symbols(Workspace& work) const;
   void flush(Workspace& work, std::vector<TokenId>& tokens) const;
@@ -86,8 +89,7 @@ class SpmTokenizer {
   PieceIndex index_;
   std::vector<Token> tokens_;
   std::array<TokenId, 256> byte_tokens_{};
-  std::bitset<(std::size_t{1} << kBorderBits)>
-      borders_;  // hashes of the borders between characters within pieces
+  BorderSet borders_;  // the borders between characters within pieces, hashed
 };
 
 // ---- Implementation: nothing below is API ----
@@ -106,6 +108,7 @@ constexpr std::string_view first_character(std::string_view text) noexcept {
 }
 
 /// The token that stands for one byte: <0x0A>, else any spelling of it, else the byte as a piece.
+/// Never a control token.
 inline std::array<TokenId, 256> find_byte_tokens(const Vocabulary& vocabulary,
                                                  const PieceIndex& index) {
   std::array<TokenId, 256> tokens{};
@@ -115,14 +118,20 @@ inline std::array<TokenId, 256> find_byte_tokens(const Vocabulary& vocabulary,
     TokenId& token = tokens[*parse_byte_piece(vocabulary.pieces[id])];
     if (token == kNoToken) token = static_cast<TokenId>(id);
   }
+  const auto find_text = [&](std::string_view piece) {
+    const TokenId id = index.find(piece);
+    const bool is_text =
+        id != kNoToken && vocabulary.types[static_cast<std::size_t>(id)] != TokenType::kControl;
+    return is_text ? id : kNoToken;
+  };
   constexpr char kHex[] = "0123456789ABCDEF";
   for (std::size_t byte = 0; byte < tokens.size(); ++byte) {
     const char piece[] = {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
     const char single = static_cast<char>(byte);
+    const TokenId usual = find_text({piece, sizeof piece});
     TokenId& token = tokens[byte];
-    const TokenId usual = index.find({piece, sizeof piece});
     if (usual != kNoToken) token = usual;
-    if (token == kNoToken) token = index.find({&single, 1});
+    if (token == kNoToken) token = find_text({&single, 1});
     if (token == kNoToken) token = vocabulary.unk_id;
     require(token != kNoToken, ErrorCode::kFormat, "SpmTokenizer",
             "a vocabulary must have a token for each byte or an unknown token, got none for byte ",
@@ -212,19 +221,29 @@ inline void SpmTokenizer::append_symbol(Workspace& work, std::size_t offset,
                           find_mergeable(work.text.substr(offset, length))});
 }
 
-/// Queues the merge of symbol `left` with the one after it, if that is a piece.
-inline void SpmTokenizer::queue_merge(Workspace& work, std::uint32_t left) const {
+/// The merge of symbol `left` with the one after it, if that makes a piece.
+inline std::optional<SpmTokenizer::Merge> SpmTokenizer::find_merge(
+    const Workspace& work, std::uint32_t left) const noexcept {
   const Symbol& symbol = work.symbols[left];
-  if (symbol.next == kNone) return;
+  if (symbol.next == kNone) return std::nullopt;
   const std::uint32_t length = symbol.length + work.symbols[symbol.next].length;
   const TokenId token = find_mergeable(work.text.substr(symbol.offset, length));
-  if (token == kNoToken) return;
-  work.heap.push_back({tokens_[static_cast<std::size_t>(token)].score, left, length, token});
+  if (token == kNoToken) return std::nullopt;
+  return Merge{tokens_[static_cast<std::size_t>(token)].score, left, length, token};
+}
+
+inline void SpmTokenizer::queue_merge(Workspace& work, std::uint32_t left) const {
+  const auto merge = find_merge(work, left);
+  if (!merge) return;
+  work.heap.push_back(*merge);
   std::push_heap(work.heap.begin(), work.heap.end(), is_worse);
 }
 
 inline void SpmTokenizer::merge_symbols(Workspace& work) const {
-  for (std::uint32_t i = 0; i < work.symbols.size(); ++i) queue_merge(work, i);
+  for (std::uint32_t i = 0; i < work.symbols.size(); ++i) {
+    if (const auto merge = find_merge(work, i)) work.heap.push_back(*merge);
+  }
+  std::make_heap(work.heap.begin(), work.heap.end(), is_worse);
   while (!work.heap.empty()) {
     const Merge merge = work.heap.front();
     std::pop_heap(work.heap.begin(), work.heap.end(), is_worse);

@@ -45,6 +45,9 @@ inline constexpr TokenId kNoToken = -1;
 /// Longest piece. The longest in use have a few hundred bytes; the bound keeps encoding linear in
 /// the text whatever a file holds.
 inline constexpr std::size_t kMaxPieceBytes = 1024;
+/// Longest piece of a token that is matched as a whole (control, user-defined, unknown), for the
+/// same reason. The longest in use have less than 100 bytes.
+inline constexpr std::size_t kMaxSpecialPieceBytes = 256;
 
 struct Vocabulary {
   std::string model = "llama";  ///< "llama" is SentencePiece BPE, "gpt2" byte-level BPE
@@ -101,13 +104,16 @@ namespace detail {
 inline void check_token(const Vocabulary& vocabulary, std::size_t id) {
   constexpr std::string_view kOperation = "check_vocabulary";
   const std::string& piece = vocabulary.pieces[id];
-  require(piece.size() <= kMaxPieceBytes, ErrorCode::kFormat, kOperation, "piece of token ", id,
-          " must have at most ", kMaxPieceBytes, " bytes, got ", piece.size());
   require(!std::isnan(vocabulary.scores[id]), ErrorCode::kFormat, kOperation, "score of token ", id,
           " must be a number, got NaN");
   const TokenType type = vocabulary.types[id];
   require(type >= TokenType::kNormal && type <= TokenType::kByte, ErrorCode::kFormat, kOperation,
           "type of token ", id, " must be in [1, 6], got ", static_cast<std::int32_t>(type));
+  const bool is_special =
+      type == TokenType::kUnknown || type == TokenType::kControl || type == TokenType::kUserDefined;
+  const std::size_t max_bytes = is_special ? kMaxSpecialPieceBytes : kMaxPieceBytes;
+  require(piece.size() <= max_bytes, ErrorCode::kFormat, kOperation, "piece of token ", id,
+          " must have at most ", max_bytes, " bytes, got ", piece.size());
   require(type != TokenType::kByte || parse_byte_piece(piece), ErrorCode::kFormat, kOperation,
           "piece of byte token ", id, " must have the form <0x0A>, got ", quoted(piece));
 }

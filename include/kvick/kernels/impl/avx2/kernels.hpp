@@ -185,6 +185,7 @@ KVICK_AVX2_INLINE void attend_row(const AttentionTile& tile, const AttentionRow&
   _mm256_store_ps(lanes, maxima);
   float new_max = lanes[0];
   for (int i = 1; i < 8; ++i) new_max = lanes[i] > new_max ? lanes[i] : new_max;
+  new_max += 0.0f;  // -0 becomes +0
   const __m256 reference = _mm256_set1_ps(new_max == kMinusInfinity ? 0.0f : new_max);
   const __m256 rescale = exp8(_mm256_sub_ps(_mm256_set1_ps(max), reference));
 

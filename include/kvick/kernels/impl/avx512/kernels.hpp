@@ -19,6 +19,10 @@ inline __mmask16 first_lanes(Index count) noexcept {
   return static_cast<__mmask16>((1u << count) - 1u);
 }
 
+// gcc 12 warns inside the intrinsics that pass an undefined vector for unused lanes. Their maskz
+// forms with a full mask compile to the same instructions without the warning.
+inline constexpr __mmask16 kAllLanes = 0xffff;
+
 /// exp of 16 lanes: the sequence of math::exp(float), lane by lane.
 KVICK_AVX512_INLINE __m512 exp16(__m512 x) noexcept {
   const __m512 shift = _mm512_set1_ps(math::kExpShift);
@@ -33,7 +37,7 @@ KVICK_AVX512_INLINE __m512 exp16(__m512 x) noexcept {
   }
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  const __m512i exponent = _mm512_maskz_slli_epi32(0xffff, _mm512_castps_si512(t), 23);
+  const __m512i exponent = _mm512_maskz_slli_epi32(kAllLanes, _mm512_castps_si512(t), 23);
   __m512 y = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
   const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
   y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, _mm512_set1_ps(math::kExpMax), _CMP_GT_OQ),
@@ -43,12 +47,27 @@ KVICK_AVX512_INLINE __m512 exp16(__m512 x) noexcept {
   return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
 }
 
+KVICK_AVX512_INLINE __m256 low_half(__m512 v) noexcept {
+  return _mm512_maskz_extractf32x8_ps(0xff, v, 0);
+}
+KVICK_AVX512_INLINE __m256 high_half(__m512 v) noexcept {
+  return _mm512_maskz_extractf32x8_ps(0xff, v, 1);
+}
+
 /// The fixed tree over 16 partial sums.
 KVICK_AVX512_INLINE float join(__m512 sums) noexcept {
-  const __m256 by8 = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+  const __m256 by8 = _mm256_add_ps(low_half(sums), high_half(sums));
   const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
   const __m128 by2 = _mm_add_ps(by4, _mm_movehl_ps(by4, by4));
   return _mm_cvtss_f32(_mm_add_ss(by2, _mm_shuffle_ps(by2, by2, 1)));
+}
+
+/// The largest of 16 lanes that hold no NaN.
+KVICK_AVX512_INLINE float max_lane(__m512 v) noexcept {
+  const __m256 by8 = _mm256_max_ps(low_half(v), high_half(v));
+  const __m128 by4 = _mm_max_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
+  const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_max_ss(by2, _mm_shuffle_ps(by2, by2, 1)));
 }
 
 /// Accumulates `kRows` rows at once: that many independent chains hide the latency of the fma
@@ -167,9 +186,9 @@ KVICK_AVX512_INLINE void attend_row(const AttentionTile& tile, const AttentionRo
   for (int v = 0; v < kVectors; ++v) {
     s[v] = _mm512_mask_blend_ps(static_cast<__mmask16>(visible >> (v * 16)),
                                 _mm512_set1_ps(kMinusInfinity), s[v]);
-    maxima = _mm512_max_ps(s[v], maxima);
+    maxima = _mm512_maskz_max_ps(kAllLanes, s[v], maxima);
   }
-  const float new_max = _mm512_reduce_max_ps(maxima);
+  const float new_max = max_lane(maxima) + 0.0f;  // -0 becomes +0
   const __m512 reference = _mm512_set1_ps(new_max == kMinusInfinity ? 0.0f : new_max);
   const __m512 rescale = exp16(_mm512_sub_ps(_mm512_set1_ps(max), reference));
 

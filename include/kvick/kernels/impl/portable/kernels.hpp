@@ -23,21 +23,13 @@ inline void accumulate_panel(const float* panel, Index depth, const float* x, In
   }
 }
 
-/// The fixed tree over partial sums. Overwrites them.
-inline float join(float* sums) noexcept {
-  for (int width = kPartialSums / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
-  }
-  return sums[0];
-}
-
 inline float sum_of_squares(const float* x, Index count) noexcept {
   float sums[kPartialSums] = {};
   for (Index i = 0; i < count; ++i) {
     float& sum = sums[i % kPartialSums];
     sum = std::fma(x[i], x[i], sum);
   }
-  return join(sums);
+  return join_partial_sums(sums);
 }
 
 inline void silu_multiply(const float* gate, const float* up, float* out, Index count) noexcept {
@@ -65,6 +57,7 @@ inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexc
     p[j] = score;
     new_max = std::max(new_max, score);
   }
+  new_max += 0.0f;  // -0 becomes +0: lanes meet the two zeros in other orders
   // A row whose every score so far is -inf keeps a finite reference, so that exp sees no NaN.
   const float reference = new_max == -std::numeric_limits<float>::infinity() ? 0.0f : new_max;
   const float rescale = math::exp(max - reference);
