@@ -164,7 +164,9 @@ inline double exp(DoubleDouble x) noexcept {
   // In two factors, because 2^n alone leaves the exponent's range before the result does.
   const std::int32_t exponent = integer_of(shifted);
   const std::int32_t half = exponent / 2;
-  return (linear.hi + rest) * power_of_two(half) * power_of_two(exponent - half);
+  // The last product may round (to a subnormal), so it must not fuse with a sum of the caller's: the
+  // addend 0 prevents that.
+  return std::fma((linear.hi + rest) * power_of_two(half), power_of_two(exponent - half), 0.0);
 }
 
 // A positive finite number as 2^exponent (1 + s) / (1 - s), so that its logarithm is

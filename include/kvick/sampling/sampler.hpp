@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+// From logits to a token: truncation, temperature and an exact, repeatable draw.
+//
+// Steps, in this order (llama.cpp's default): top-k, top-p, min-p, temperature, draw. Each works on
+// the tokens that the steps before it kept; probabilities in top-p and min-p are the softmax over
+// those, before temperature.
+//
+// The draw is Gumbel-max: the token with the largest logit / temperature + g wins, where
+// g = -ln(-ln u) and u is a uniform number in (0, 1) that depends on (seed, output index, token id)
+// only. So a choice depends on the logits and that key alone: not on the batch, on earlier draws,
+// or on how many tokens survived, and it follows the softmax of the surviving tokens.
+//
+// Accuracy  Probabilities and scores in double. Ties go to the lower token id, everywhere.
+// Errors    Error(kArgument) for options out of range, and for logits that are NaN, +inf or all
+// -inf. Threads   A Sampler belongs to one thread at a time. No allocation after the first call.
+// Source    Top-k: Fan et al. 2018. Top-p: Holtzman et al. 2019. Min-p: Nguyen et al. 2024.
+//           Gumbel-max: Gumbel 1954, Maddison et al. 2014.
+// Layer     sampling: may include core.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kvick/core/error.hpp"
+#include "kvick/core/fp_environment.hpp"
+#include "kvick/core/math.hpp"
+#include "kvick/core/matrix.hpp"
+#include "kvick/core/random.hpp"
+
+namespace kvick::inline v0_1 {
+
+struct SamplingOptions {
+  float temperature = 0.0f;  ///< 0: greedy, the most likely token
+  int top_k = 0;             ///< keep this many most likely tokens; 0 keeps all
+  float top_p = 1.0f;        ///< keep the fewest most likely tokens with this much probability
+  float min_p = 0.0f;        ///< keep tokens with at least this share of the best one's probability
+  std::uint64_t seed = 0;
+};
+
+/// The most likely token; the lowest id of equals.
+inline TokenId argmax(std::span<const float> logits);
+
+class Sampler {
+ public:
+  explicit Sampler(const SamplingOptions& options = {});
+
+  const SamplingOptions& options() const noexcept { return options_; }
+
+  /// The token with index `output_index` among those generated for this request.
+  TokenId sample(std::span<const float> logits, std::uint64_t output_index);
+
+ private:
+  struct Candidate {
+    float logit;
+    TokenId token;
+  };
+
+  /// Descending by logit, equals ascending by token: a total order, so results do not depend on how
+  /// a standard library sorts.
+  static bool is_before(const Candidate& a, const Candidate& b) noexcept {
+    return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+  }
+
+  void collect(std::span<const float> logits);
+  void sort_first(std::size_t count);
+  void keep_top_k();
+  void keep_top_p();
+  void keep_min_p();
+  TokenId draw(std::uint64_t output_index) const;
+
+  SamplingOptions options_;
+  std::vector<Candidate> candidates_;
+  std::size_t num_sorted_ = 0;  // the first so many are the best, in order
+  Candidate best_{};
+};
+
+// ---- Implementation: nothing below is API ----
+
+namespace detail {
+
+/// Throws if `logits` holds a value no distribution could have.
+inline void check_logits(std::span<const float> logits, std::string_view operation) {
+  require(!logits.empty(), ErrorCode::kArgument, operation, "logits must not be empty");
+  bool any_finite = false;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    require(!(std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()),
+            ErrorCode::kArgument, operation, "logits must be below +inf and not NaN, got ",
+            logits[i], " for token ", i);
+    any_finite = any_finite || std::isfinite(logits[i]);
+  }
+  require(any_finite, ErrorCode::kArgument, operation,
+          "one logit must be finite, got -inf for all ", logits.size(), " tokens");
+}
+
+/// Standard Gumbel noise of one token at one output index: Philox4x32 with key {seed} and counter
+/// {output index, token, kGumbelDraw}.
+inline double gumbel_noise(std::uint64_t seed, std::uint64_t output_index, TokenId token) noexcept {
+  constexpr std::uint32_t kGumbelDraw = 0;  // other purposes take other numbers
+  const auto words = Philox4x32::generate(
+      {static_cast<std::uint32_t>(output_index), static_cast<std::uint32_t>(output_index >> 32),
+       static_cast<std::uint32_t>(token), kGumbelDraw},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return -math::log(-math::log(uniform_open(words[0], words[1])));
+}
+
+/// No noise exceeds it: the largest uniform is 1 - 2^-53, and -ln(2^-53) = 36.74.
+inline constexpr double kMaxGumbelNoise = 36.75;
+
+}  // namespace detail
+
+inline TokenId argmax(std::span<const float> logits) {
+  detail::check_logits(logits, "argmax");
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+inline Sampler::Sampler(const SamplingOptions& options) : options_(options) {
+  constexpr std::string_view kOperation = "Sampler";
+  detail::require(std::isfinite(options.temperature) && options.temperature >= 0.0f,
+                  ErrorCode::kArgument, kOperation, "temperature must be at least 0, got ",
+                  options.temperature);
+  detail::require(options.top_k >= 0, ErrorCode::kArgument, kOperation,
+                  "top_k must be at least 0, got ", options.top_k);
+  detail::require(options.top_p >= 0.0f && options.top_p <= 1.0f, ErrorCode::kArgument, kOperation,
+                  "top_p must be in [0, 1], got ", options.top_p);
+  detail::require(options.min_p >= 0.0f && options.min_p <= 1.0f, ErrorCode::kArgument, kOperation,
+                  "min_p must be in [0, 1], got ", options.min_p);
+}
+
+inline TokenId Sampler::sample(std::span<const float> logits, std::uint64_t output_index) {
+  if (options_.temperature == 0.0f) return argmax(logits);
+  detail::check_logits(logits, "Sampler::sample");
+  const ScopedFpEnvironment fp_environment;
+  collect(logits);
+  keep_top_k();
+  keep_top_p();
+  keep_min_p();
+  return draw(output_index);
+}
+
+inline void Sampler::collect(std::span<const float> logits) {
+  candidates_.clear();
+  candidates_.reserve(logits.size());
+  num_sorted_ = 0;
+  best_ = {-std::numeric_limits<float>::infinity(), 0};
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isfinite(logits[i])) continue;  // -inf: probability 0
+    candidates_.push_back({logits[i], static_cast<TokenId>(i)});
+    if (is_before(candidates_.back(), best_)) best_ = candidates_.back();
+  }
+}
+
+/// Puts the best `count` candidates in front, in order.
+inline void Sampler::sort_first(std::size_t count) {
+  count = std::min(count, candidates_.size());
+  if (count <= num_sorted_) return;
+  const auto at = [&](std::size_t i) {
+    return candidates_.begin() + static_cast<std::ptrdiff_t>(i);
+  };
+  std::partial_sort(at(num_sorted_), at(count), candidates_.end(), is_before);
+  num_sorted_ = count;
+}
+
+inline void Sampler::keep_top_k() {
+  const auto top_k = static_cast<std::size_t>(options_.top_k);
+  if (top_k == 0 || top_k >= candidates_.size()) return;
+  sort_first(top_k);
+  candidates_.resize(top_k);
+}
+
+inline void Sampler::keep_top_p() {
+  if (options_.top_p >= 1.0f) return;
+  const auto weight = [&](const Candidate& c) {
+    return math::exp(static_cast<double>(c.logit) - static_cast<double>(best_.logit));
+  };
+  // In the order of candidates_, which is sorted or by token: the same on every machine.
+  double total = 0.0;
+  for (const Candidate& candidate : candidates_) total += weight(candidate);
+  const double wanted = static_cast<double>(options_.top_p) * total;
+  double sum = 0.0;
+  std::size_t kept = 0;
+  while (kept < candidates_.size()) {
+    // Few tokens hold most of the probability: sort no more than needed, in growing steps.
+    if (kept == num_sorted_) sort_first(std::max<std::size_t>(64, 4 * kept));
+    sum += weight(candidates_[kept]);
+    ++kept;
+    if (sum >= wanted) break;
+  }
+  candidates_.resize(kept);
+  num_sorted_ = kept;
+}
+
+inline void Sampler::keep_min_p() {
+  if (options_.min_p <= 0.0f) return;
+  const double least =
+      static_cast<double>(best_.logit) + math::log(static_cast<double>(options_.min_p));
+  std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
+}
+
+inline TokenId Sampler::draw(std::uint64_t output_index) const {
+  const double temperature = options_.temperature;
+  const auto score = [&](const Candidate& c) {
+    return static_cast<double>(c.logit) / temperature +
+           detail::gumbel_noise(options_.seed, output_index, c.token);
+  };
+  Candidate winner = best_;
+  double winning_score = score(best_);
+  for (const Candidate& candidate : candidates_) {
+    // Noise is bounded, so most unlikely tokens cannot win: no draw for them.
+    const double bound =
+        static_cast<double>(candidate.logit) / temperature + detail::kMaxGumbelNoise;
+    if (bound < winning_score || candidate.token == best_.token) continue;
+    const double candidate_score = score(candidate);
+    if (candidate_score > winning_score ||
+        (candidate_score == winning_score && candidate.token < winner.token)) {
+      winner = candidate;
+      winning_score = candidate_score;
+    }
+  }
+  return winner.token;
+}
+
+}  // namespace kvick::inline v0_1
