@@ -64,3 +64,7 @@
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
 #include "kvick/model/model_config.hpp"
+#include "kvick/model/transformer.hpp"
+#include "kvick/model/weights.hpp"
+
+#include "kvick/sampling/sampler.hpp"

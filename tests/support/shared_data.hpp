@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Where tests find models and golden results that are not part of the project.
 //
-// The folder is KVICK_TEST_DATA in the environment, else the one given to CMake. A machine without it
-// skips the tests that need it:
+// The folder is KVICK_TEST_DATA in the environment, else the one given to CMake. A machine without
+// it skips the tests that need it:
 //   const auto path = support::shared_path("models/stories260K.gguf");
 //   if (!path) GTEST_SKIP() << support::missing("models/stories260K.gguf");
 #pragma once

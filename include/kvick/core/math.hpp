@@ -164,8 +164,8 @@ inline double exp(DoubleDouble x) noexcept {
   // In two factors, because 2^n alone leaves the exponent's range before the result does.
   const std::int32_t exponent = integer_of(shifted);
   const std::int32_t half = exponent / 2;
-  // The last product may round (to a subnormal), so it must not fuse with a sum of the caller's: the
-  // addend 0 prevents that.
+  // The last product may round (to a subnormal), so it must not fuse with a sum of the caller's:
+  // the addend 0 prevents that.
   return std::fma((linear.hi + rest) * power_of_two(half), power_of_two(exponent - half), 0.0);
 }
 

@@ -9,6 +9,7 @@
 // Layer     model: may include core.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -31,7 +32,7 @@ class Batch {
   /// A batch of one segment.
   explicit Batch(const Segment& segment) { add(segment); }
 
-  /// At most one segment per sequence.
+  /// At most one segment per sequence. If it throws, the batch is as before.
   void add(const Segment& segment);
   /// Keeps the memory for the next step.
   void clear() noexcept;
@@ -58,6 +59,9 @@ inline void Batch::add(const Segment& segment) {
                   segment.sequence, " and ", segment.first_position);
   detail::require(num_tokens > 0, ErrorCode::kArgument, kOperation,
                   "a segment must have tokens, got none for sequence ", segment.sequence);
+  detail::require(num_tokens <= std::numeric_limits<int>::max() - segment.first_position,
+                  ErrorCode::kArgument, kOperation, "positions must be below 2^31, got ",
+                  num_tokens, " tokens from position ", segment.first_position);
   detail::require(segment.num_logits >= 0 && segment.num_logits <= num_tokens, ErrorCode::kArgument,
                   kOperation, "num_logits must be in [0, ", num_tokens, "], got ",
                   segment.num_logits);

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT
-// Causal grouped-query attention (Ainslie et al. 2023) over a cache, for a ragged batch.
+// Causal grouped-query attention over a cache, for a ragged batch.
 //
 // Every token of a segment attends to the cached positions 0 to its own. Query head h reads KV head
 // h / (num_heads / num_kv_heads).
 //
 // Shapes    queries, outputs [rows][num_heads * head_dim].
-// Accuracy  f32 with online softmax. Keys are walked in tiles of 64 at absolute positions, the
-// tiles of
-//           each 1024 positions share one running softmax (see KernelTable::attend_tile), and these
-//           splits are merged in ascending order:
+// Accuracy  f32 with online softmax. Keys are walked in tiles of 64 at absolute positions. The
+// tiles
+//           of each 1024 positions share one running softmax (see KernelTable::attend_tile), and
+//           these splits are merged in ascending order:
 //             m = max(a.m, b.m); u = exp(a.m - m); v = exp(b.m - m);
 //             sums = fma(b.sums, v, a.sums * u); output = fma(b.output, v, a.output * u).
 //           At the end output * (1 / total), total by the fixed tree. A query is multiplied by the
 //           softmax scale first. A token's result depends on its own sequence only: not on the
 //           other rows, the chunk it came in, the cache's layout, threads or ISA.
-// Errors    Error(kShape) if operands do not fit the shape given at construction.
+// Errors    Error(kShape) if operands do not fit the shape given at construction; Error(kArgument)
+//           for an impossible shape, or segments beyond the operands or what the cache reserved.
 // Threads   Tasks are (segment, KV head, block of queries). One object serves one forward pass at a
-//           time. No allocation once a batch of this many segments has been seen.
+//           time. forward() does not allocate; plan() only for more tasks than ever before.
+// Source    Online softmax: Milakov and Gimelshein 2018; Dao et al. 2022. Groups: Ainslie et al.
+//           2023.
 // Layer     nn: may include core, kernels, cache.
 #pragma once
 
@@ -62,6 +65,7 @@ class Attention {
   /// Sets the segments of the calls to forward() that follow.
   void plan(std::span<const AttentionSegment> segments);
 
+  /// Attends with the queries of every planned segment. Rows of no segment are left as they are.
   void forward(int layer, const ConstMatrixRef& queries, const KVStorage& cache, MatrixRef outputs,
                const ComputeContext& context);
 
@@ -89,7 +93,10 @@ class Attention {
   int group_size() const noexcept { return shape_.num_heads / shape_.num_kv_heads; }
   int block_tokens() const noexcept { return std::max(1, kBlockRows / group_size()); }
   int block_rows() const noexcept { return block_tokens() * group_size(); }
+  /// Floats from one row's state to the next.
+  Index state_stride() const noexcept { return AttentionState::stride(shape_.head_dim); }
 
+  void check_segments(int layer, Index num_rows, const KVStorage& cache) const;
   void run_task(int layer, const Task& task, const ConstMatrixRef& queries, const KVStorage& cache,
                 MatrixRef& outputs, const KernelTable& kernels, Scratch& scratch) const;
   void scale_queries(const Task& task, const ConstMatrixRef& queries, Scratch& scratch) const;
@@ -103,6 +110,7 @@ class Attention {
   static constexpr int kBlockRows = 32;
 
   AttentionShape shape_;
+  std::vector<AttentionSegment> segments_;
   std::vector<Task> tasks_;
   std::vector<Scratch> scratch_;  // [threads]
 };
@@ -139,6 +147,8 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads) : shap
       ErrorCode::kArgument, kOperation,
       "num_heads must be a positive multiple of num_kv_heads and head_dim positive, got ",
       shape.num_heads, ", ", shape.num_kv_heads, " and ", shape.head_dim);
+  detail::require(std::isfinite(shape.softmax_scale), ErrorCode::kArgument, kOperation,
+                  "softmax_scale must be finite, got ", shape.softmax_scale);
   detail::require(num_threads > 0, ErrorCode::kArgument, kOperation,
                   "num_threads must be positive, got ", num_threads);
   if (shape_.softmax_scale == 0.0f) {
@@ -146,7 +156,7 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads) : shap
   }
   const auto head_dim = static_cast<std::size_t>(shape.head_dim);
   const auto rows = static_cast<std::size_t>(block_rows());
-  const auto state = static_cast<std::size_t>(AttentionState::stride(shape.head_dim));
+  const auto state = static_cast<std::size_t>(state_stride());
   for (int i = 0; i < num_threads; ++i) {
     Scratch scratch;
     scratch.keys = AlignedBuffer<float>(head_dim * kAttentionTile);
@@ -162,6 +172,7 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads) : shap
 }
 
 inline void Attention::plan(std::span<const AttentionSegment> segments) {
+  segments_.assign(segments.begin(), segments.end());
   tasks_.clear();
   for (const AttentionSegment& segment : segments) {
     for (int kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
@@ -171,6 +182,27 @@ inline void Attention::plan(std::span<const AttentionSegment> segments) {
                           std::min(block_tokens(), segment.num_tokens - token)});
       }
     }
+  }
+}
+
+/// What run() of the cache and the rows of the operands rely on.
+inline void Attention::check_segments(int layer, Index num_rows, const KVStorage& cache) const {
+  constexpr const char* kOperation = "Attention::forward";
+  detail::require(layer >= 0 && layer < cache.num_layers(), ErrorCode::kArgument, kOperation,
+                  "layer must be in [0, ", cache.num_layers(), "), got ", layer);
+  for (const AttentionSegment& segment : segments_) {
+    const auto [sequence, first_position, first_row, num_tokens] = segment;
+    detail::require(num_tokens >= 0 && first_row >= 0 && first_row <= num_rows - num_tokens,
+                    ErrorCode::kArgument, kOperation, "a segment must lie in the ", num_rows,
+                    " rows of queries, got ", num_tokens, " tokens from row ", first_row);
+    detail::require(sequence >= 0 && sequence < cache.num_sequences(), ErrorCode::kArgument,
+                    kOperation, "sequence must be in [0, ", cache.num_sequences(), "), got ",
+                    sequence);
+    const int reserved = cache.reserved(sequence);
+    detail::require(first_position >= 0 && first_position <= reserved - num_tokens,
+                    ErrorCode::kArgument, kOperation, "a segment must lie in the ", reserved,
+                    " positions reserved for sequence ", sequence, ", got ", num_tokens,
+                    " tokens from position ", first_position);
   }
 }
 
@@ -190,6 +222,7 @@ inline void Attention::forward(int layer, const ConstMatrixRef& queries, const K
                   ErrorCode::kArgument, kOperation, "the pool must have at most the ",
                   scratch_.size(), " threads given at construction, got ",
                   context.pool.num_threads());
+  check_segments(layer, queries.rows(), cache);
   context.pool.parallel_for(
       static_cast<Index>(tasks_.size()), 1, [&](Index begin, Index end, int thread) {
         for (Index i = begin; i < end; ++i) {
@@ -203,7 +236,7 @@ inline void Attention::run_task(int layer, const Task& task, const ConstMatrixRe
                                 const KVStorage& cache, MatrixRef& outputs,
                                 const KernelTable& kernels, Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
-  const int stride = AttentionState::stride(head_dim);
+  const Index stride = state_stride();
   const int num_rows = task.num_tokens * group_size();
   const int last_position = task.first_position + task.num_tokens - 1;
   scale_queries(task, queries, scratch);
@@ -234,7 +267,7 @@ inline void Attention::scale_queries(const Task& task, const ConstMatrixRef& que
 inline void Attention::load_tile(int layer, const Task& task, const KVStorage& cache,
                                  int first_position, int num_keys, Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
-  const int padded = padded_head_dim(head_dim);
+  const Index padded = padded_head_dim(head_dim);
   const ElementType type = cache.element_type();
   float* const row = scratch.key_row.data();
   int key = 0;
@@ -256,7 +289,6 @@ inline void Attention::walk_split(int layer, const Task& task, const KVStorage& 
                                   int first_position, const KernelTable& kernels, float* states,
                                   Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
-  const int stride = AttentionState::stride(head_dim);
   const int end_position =
       std::min(first_position + kAttentionSplit, task.first_position + task.num_tokens);
   const AttentionTile tile{scratch.keys.data(), scratch.values.data(), head_dim};
@@ -266,7 +298,8 @@ inline void Attention::walk_split(int layer, const Task& task, const KVStorage& 
     for (int r = 0; r < task.num_tokens * group_size(); ++r) {
       const int position = task.first_position + r / group_size();
       if (position < begin) continue;
-      scratch.rows.push_back({scratch.queries.data() + r * head_dim, states + r * stride, 0,
+      scratch.rows.push_back({scratch.queries.data() + Index{r} * head_dim,
+                              states + r * state_stride(), 0,
                               std::min(kAttentionTile, position - begin + 1)});
     }
     kernels.attend_tile(tile, scratch.rows.data(), static_cast<Index>(scratch.rows.size()));
@@ -275,9 +308,8 @@ inline void Attention::walk_split(int layer, const Task& task, const KVStorage& 
 
 inline void Attention::store_outputs(const Task& task, MatrixRef& outputs, Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
-  const int stride = AttentionState::stride(head_dim);
   for (int r = 0; r < task.num_tokens * group_size(); ++r) {
-    float* const state = scratch.merged.data() + r * stride;
+    float* const state = scratch.merged.data() + r * state_stride();
     const float inverse = 1.0f / join_partial_sums(state + AttentionState::kSums);
     const Index head = Index{task.kv_head} * group_size() + r % group_size();
     float* const out = outputs.data() +

@@ -3,7 +3,7 @@
 //
 // Shapes    x [rows][in_features], W [out_features][in_features], y [rows][out_features].
 // Accuracy  y[m][n] = sum over k ascending of fma(x[m][k], W[n][k], .) from +0 in f32, with W[n][k]
-//           the dequantized weight; then the bias, or the old y, is added once. The number of rows,
+//           the dequantized weight; then the bias is added, then the old y. The number of rows,
 //           threads and the ISA change nothing.
 // Errors    Error(kShape) if operands do not fit.
 // Threads   Outputs are split over the pool. No allocation. y must not overlap x.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Root mean square normalization (Zhang & Sennrich 2019): y = x / sqrt(mean(x^2) + epsilon) *
-// weight.
+// Root mean square normalization: y = x / sqrt(mean(x^2) + epsilon) * weight.
 //
 // Shapes    x, y [rows][width], weight [width].
 // Accuracy  In f32: the sum of squares by the fixed tree of the kernels' contract, then
 //           inverse = 1 / sqrt(sum / width + epsilon) and y[i] = (x[i] * inverse) * weight[i].
 // Errors    Error(kShape) if operands do not fit.
-// Threads   Rows are split over the pool. No allocation. y may be x.
+// Threads   Rows are split over the pool. No allocation. y may be x, but not overlap it otherwise.
+// Source    Zhang and Sennrich 2019, Root Mean Square Layer Normalization.
 // Layer     nn: may include core, kernels.
 #pragma once
 
@@ -49,8 +49,9 @@ inline void rms_norm(const ConstMatrixRef& x, std::span<const float> weight, flo
                      MatrixRef y, const ComputeContext& context) {
   detail::require(
       x.cols() == static_cast<Index>(weight.size()) && y.rows() == x.rows() && y.cols() == x.cols(),
-      ErrorCode::kShape, "rms_norm", "x and y must have the width of weight = ", weight.size(),
-      ", got [", x.rows(), ", ", x.cols(), "] and [", y.rows(), ", ", y.cols(), "]");
+      ErrorCode::kShape, "rms_norm", "x and y must have equal rows of width ", weight.size(),
+      ", that of weight, got [", x.rows(), ", ", x.cols(), "] and [", y.rows(), ", ", y.cols(),
+      "]");
   context.pool.parallel_for(x.rows(), detail::kNormGrain, [&](Index begin, Index end) {
     for (Index row = begin; row < end; ++row) {
       detail::rms_norm_row(x.data() + row * x.outerStride(), weight, epsilon,

@@ -5,11 +5,9 @@
 // angle p * frequency(i). Every scaling changes only the frequencies and one factor on the result.
 //
 // Shapes    x [rows][heads * head_dim]; rotations [rows][rotary_dim]: the cosines of all pairs,
-// then
-//           their sines.
-// Accuracy  Frequencies and angles in double, cosine and sine rounded to f32 once. A pair (a, b)
-// gives
-//           (fma(a, c, -(b * s)), fma(a, s, b * c)) in f32.
+//           then their sines.
+// Accuracy  Frequencies and angles in double, cosine and sine times the magnitude rounded to f32
+//           once. A pair (a, b) gives (fma(a, c, -(b * s)), fma(a, s, b * c)) in f32.
 // Errors    Error(kArgument) for options out of range; Error(kShape) if operands do not fit.
 // Threads   Immutable after construction; rows are split over the pool. No allocation in use.
 // Source    Linear scaling: Chen et al. 2023. YaRN: Peng et al. 2023. Llama 3: Meta's model code of
@@ -24,6 +22,7 @@
 #include <vector>
 
 #include "kvick/core/error.hpp"
+#include "kvick/core/fp_environment.hpp"
 #include "kvick/core/math.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/nn/context.hpp"
@@ -76,6 +75,9 @@ class Rope {
   void apply(const ConstMatrixRef& rotations, MatrixRef x, const ComputeContext& context) const;
 
  private:
+  void set_frequencies(const RopeOptions& options, int rotary_dim);
+  void fill_rotations(std::span<const int> positions, MatrixRef& rotations) const noexcept;
+
   int head_dim_;
   RopeForm form_;
   std::vector<double> frequencies_;  // [rotary_dim / 2]
@@ -85,6 +87,10 @@ class Rope {
 // ---- Implementation: nothing below is API ----
 
 namespace detail {
+
+/// Radians per position beyond which the angle of some position passes 2^40, the end of math::sin
+/// and math::cos.
+inline constexpr double kMaxRopeFrequency = 512.0;
 
 inline void check_rope_options(const RopeOptions& o, int rotary_dim) {
   constexpr const char* kOperation = "Rope";
@@ -160,6 +166,12 @@ inline void rotate_pair(float& a, float& b, float cosine, float sine) noexcept {
 inline Rope::Rope(const RopeOptions& options) : head_dim_(options.head_dim), form_(options.form) {
   const int rotary_dim = options.rotary_dim == 0 ? options.head_dim : options.rotary_dim;
   detail::check_rope_options(options, rotary_dim);
+  const ScopedFpEnvironment fp_environment;
+  set_frequencies(options, rotary_dim);
+}
+
+// Not inlined, like fill_rotations, so that no arithmetic leaves the guard of the caller.
+[[gnu::noinline]] inline void Rope::set_frequencies(const RopeOptions& options, int rotary_dim) {
   if (options.scaling == RopeScaling::kYarn) {
     magnitude_ = options.attention_factor * std::fma(0.1, math::log(options.factor), 1.0);
   }
@@ -175,6 +187,9 @@ inline Rope::Rope(const RopeOptions& options) : head_dim_(options.head_dim), for
     frequencies_.push_back(options.scaling == RopeScaling::kNone
                                ? frequency
                                : std::fma(frequency, kept, scaled * (1.0 - kept)));
+    detail::require(frequencies_.back() <= detail::kMaxRopeFrequency, ErrorCode::kArgument, "Rope",
+                    "frequencies must be at most ", detail::kMaxRopeFrequency,
+                    " radians per position, got ", frequencies_.back(), " for pair ", i);
   }
 }
 
@@ -184,6 +199,11 @@ inline void Rope::rotations(std::span<const int> positions, MatrixRef rotations)
       ErrorCode::kShape, "Rope::rotations", "rotations must be [", positions.size(), ", ",
       rotary_dim(), "], got [", rotations.rows(), ", ", rotations.cols(), "]");
   const ScopedFpEnvironment fp_environment;
+  fill_rotations(positions, rotations);
+}
+
+[[gnu::noinline]] inline void Rope::fill_rotations(std::span<const int> positions,
+                                                   MatrixRef& rotations) const noexcept {
   const Index num_pairs = rotary_dim() / 2;
   for (Index row = 0; row < rotations.rows(); ++row) {
     const double position = positions[static_cast<std::size_t>(row)];
@@ -199,8 +219,9 @@ inline void Rope::apply(const ConstMatrixRef& rotations, MatrixRef x,
                         const ComputeContext& context) const {
   detail::require(
       rotations.rows() == x.rows() && rotations.cols() == rotary_dim() && x.cols() % head_dim_ == 0,
-      ErrorCode::kShape, "Rope::apply", "x must have ", rotations.rows(),
-      " rows of whole heads of ", head_dim_, ", got [", x.rows(), ", ", x.cols(), "]");
+      ErrorCode::kShape, "Rope::apply", "x must have rows of whole heads of ", head_dim_,
+      " and rotations as many rows of ", rotary_dim(), ", got [", x.rows(), ", ", x.cols(),
+      "] and [", rotations.rows(), ", ", rotations.cols(), "]");
   const int num_pairs = rotary_dim() / 2;
   const bool adjacent = form_ == RopeForm::kAdjacentPairs;
   const int step = adjacent ? 2 : 1;              // from one pair's first element to the next's

@@ -2,10 +2,13 @@
 // A view of a linear layer's weights as they are stored, in any supported format.
 //
 // Shapes    [out_features][in_features], rows of whole blocks without padding between them.
+// Errors    Error(kShape), or Error(kCapacity) for sizes whose product no memory could hold.
+// Threads   Immutable.
 // Layer     quant.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kvick/core/checked.hpp"

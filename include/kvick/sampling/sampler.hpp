@@ -12,7 +12,9 @@
 //
 // Accuracy  Probabilities and scores in double. Ties go to the lower token id, everywhere.
 // Errors    Error(kArgument) for options out of range, and for logits that are NaN, +inf or all
-// -inf. Threads   A Sampler belongs to one thread at a time. No allocation after the first call.
+//           -inf, or none.
+// Threads   A Sampler belongs to one thread at a time. No allocation unless there are more logits
+//           than ever before.
 // Source    Top-k: Fan et al. 2018. Top-p: Holtzman et al. 2019. Min-p: Nguyen et al. 2024.
 //           Gumbel-max: Gumbel 1954, Maddison et al. 2014.
 // Layer     sampling: may include core.
@@ -68,6 +70,7 @@ class Sampler {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
   }
 
+  TokenId choose(std::span<const float> logits, std::uint64_t output_index);
   void collect(std::span<const float> logits);
   void sort_first(std::size_t count);
   void keep_top_k();
@@ -85,6 +88,8 @@ class Sampler {
 
 namespace detail {
 
+// What computes is not inlined, so that no arithmetic leaves the guard of its caller.
+
 /// Throws if `logits` holds a value no distribution could have.
 inline void check_logits(std::span<const float> logits, std::string_view operation) {
   require(!logits.empty(), ErrorCode::kArgument, operation, "logits must not be empty");
@@ -97,6 +102,10 @@ inline void check_logits(std::span<const float> logits, std::string_view operati
   }
   require(any_finite, ErrorCode::kArgument, operation,
           "one logit must be finite, got -inf for all ", logits.size(), " tokens");
+}
+
+[[gnu::noinline]] inline TokenId index_of_max(std::span<const float> logits) noexcept {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 /// Standard Gumbel noise of one token at one output index: Philox4x32 with key {seed} and counter
@@ -117,7 +126,8 @@ inline constexpr double kMaxGumbelNoise = 36.75;
 
 inline TokenId argmax(std::span<const float> logits) {
   detail::check_logits(logits, "argmax");
-  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const ScopedFpEnvironment fp_environment;  // or two subnormal logits might compare equal
+  return detail::index_of_max(logits);
 }
 
 inline Sampler::Sampler(const SamplingOptions& options) : options_(options) {
@@ -137,6 +147,11 @@ inline TokenId Sampler::sample(std::span<const float> logits, std::uint64_t outp
   if (options_.temperature == 0.0f) return argmax(logits);
   detail::check_logits(logits, "Sampler::sample");
   const ScopedFpEnvironment fp_environment;
+  return choose(logits, output_index);
+}
+
+[[gnu::noinline]] inline TokenId Sampler::choose(std::span<const float> logits,
+                                                 std::uint64_t output_index) {
   collect(logits);
   keep_top_k();
   keep_top_p();

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+// Generates text: a prompt in, its continuation out, token by token.
+//
+//   kvick-generate -m MODEL.gguf -p "Once upon a time" -n 64
+//
+// The library is used in four places: load_model opens the file, evaluate runs the model over
+// tokens, decode turns logits into tokens, and Continuation turns tokens into text.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kvick/model/transformer.hpp"
+#include "kvick/sampling/sampler.hpp"
+#include "kvick/text/stop_matcher.hpp"
+#include "kvick/text/streaming_decoder.hpp"
+#include "kvick/text/tokenizer.hpp"
+#include "support/program.hpp"
+#include "support/progress_bar.hpp"
+#include "support/system.hpp"
+#include "support/token_ids.hpp"
+
+namespace {
+
+using kvick::TokenId;
+using kvick::Transformer;
+using programs::BadInput;
+
+// ---- Options ----
+
+constexpr int kMaxDefaultContext = 4096;  // the cache of a 131,072 token context may fill the memory
+
+struct Options {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_ids;
+  bool parse_special = false;
+  int max_new_tokens = 128;
+  int context = 0;  // 0: the model's, at most kMaxDefaultContext
+  int threads = 0;  // 0: as many as the process may use
+  std::string kv = "f16";
+  kvick::SamplingOptions sampling = {
+      .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = random_seed()};
+  std::vector<std::string> stop_strings;
+  bool ignore_eos = false;
+  bool print_ids = false;
+  std::string logits_file;
+  bool print_json = false;
+
+  static std::uint64_t random_seed() {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32) | device();
+  }
+};
+
+/// Nothing if help was asked for.
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  kvick::SamplingOptions& sampling = options.sampling;
+  CLI::App app("Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
+               "kvick-generate");
+  app.option_defaults()->group("Model");
+  app.add_option("-m,--model", options.model, "GGUF file")->required();
+  app.add_option("-c,--context", options.context,
+                 "room for prompt and new tokens; default: the model's, at most 4096")
+      ->check(CLI::PositiveNumber);
+  app.add_option("-t,--threads", options.threads, "default: what the process may use")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--kv", options.kv, "how keys and values are stored")
+      ->check(CLI::IsMember({"f32", "f16"}))
+      ->capture_default_str();
+
+  app.option_defaults()->group("Prompt");
+  auto* const prompt = app.add_option(
+      "-p,--prompt", options.prompt,
+      "text; without it and --prompt-ids, standard input less the line break at its end");
+  app.add_option("--prompt-ids", options.prompt_ids, "token ids as they are, such as 1,403,407")
+      ->excludes(prompt);
+  app.add_flag("--special", options.parse_special,
+               "control tokens such as <|im_end|> may be written in the text");
+
+  app.option_defaults()->group("Sampling");
+  app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")
+      ->default_str("0.8");
+  app.add_option("--top-k", sampling.top_k, "keep this many likeliest tokens; 0 keeps all")
+      ->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "keep the likeliest tokens with this much probability")
+      ->default_str("0.95");
+  app.add_option("--min-p", sampling.min_p,
+                 "keep tokens with this share of the likeliest one's probability")
+      ->default_str("0.05");
+  app.add_option("--seed", sampling.seed, "default: random, shown with the speed at the end");
+
+  app.option_defaults()->group("End");
+  app.add_option("-n,--max-new-tokens", options.max_new_tokens, "0 only evaluates the prompt")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--stop", options.stop_strings,
+                 "end before this text appears; may be given several times")
+      ->allow_extra_args(false);
+  app.add_flag("--ignore-eos", options.ignore_eos, "go on after an end of text token");
+
+  app.option_defaults()->group("Output");
+  app.add_flag("--ids", options.print_ids, "print the ids of the new tokens instead of text");
+  app.add_option("--logits", options.logits_file,
+                 "write the logits of the prompt's last position to this file, as a JSON list");
+  app.add_flag("--json", options.print_json, "print a summary as the last line");
+  if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  return options;
+}
+
+// ---- Input: model and prompt ----
+
+Transformer load_model(const Options& options) {
+  Transformer model(options.model, {.threads = options.threads});
+  programs::ProgressBar progress("loading");
+  model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+  return model;
+}
+
+std::vector<TokenId> read_prompt(const Options& options, const kvick::Tokenizer& tokenizer) {
+  if (options.prompt_ids) {
+    return programs::parse_token_ids(*options.prompt_ids, tokenizer.vocab_size());
+  }
+  const std::string text = options.prompt ? *options.prompt : programs::read_standard_input();
+  if (text.empty()) throw BadInput("the prompt must not be empty");
+  return tokenizer.encode(text, {.add_eos = false, .parse_special = options.parse_special});
+}
+
+/// Tokens that the cache will have room for.
+int context_size(const Options& options, const Transformer& model) {
+  if (options.context == 0) return std::min(model.max_seq_len(), kMaxDefaultContext);
+  if (options.context > model.max_seq_len()) {
+    throw BadInput(kvick::detail::concat("--context must be at most the model's ",
+                                         model.max_seq_len(), ", got ", options.context));
+  }
+  return options.context;
+}
+
+/// How many tokens may be generated: what was asked for, or what the context has room for.
+int num_tokens_to_generate(const Options& options, std::size_t num_prompt_tokens, int context) {
+  const int wanted = std::min(options.max_new_tokens, 1);
+  const auto room = static_cast<std::int64_t>(context) -
+                    static_cast<std::int64_t>(num_prompt_tokens);
+  if (room < wanted) {
+    throw BadInput(kvick::detail::concat("the prompt and ", wanted,
+                                         " new token must fit the context of ", context,
+                                         " tokens, got a prompt of ", num_prompt_tokens));
+  }
+  return static_cast<int>(std::min<std::int64_t>(options.max_new_tokens, room));
+}
+
+// ---- The model: tokens to logits to tokens ----
+
+/// Runs the model over `tokens`, which follow what is cached. `logits` [1][vocab_size] become those
+/// of the last one.
+void evaluate(Transformer& model, Transformer::Cache& cache, std::span<const TokenId> tokens,
+              kvick::Matrix& logits) {
+  constexpr std::size_t kChunkTokens = 512;  // bounds the memory of a pass; results do not change
+  while (!tokens.empty()) {
+    const auto chunk = tokens.first(std::min(tokens.size(), kChunkTokens));
+    tokens = tokens.subspan(chunk.size());
+    const int num_logits = tokens.empty() ? 1 : 0;
+    if (!cache.reserve(0, static_cast<int>(chunk.size()))) throw BadInput("the cache is full");
+    model.forward(kvick::Batch({.sequence = 0,
+                                .first_position = cache.length(0),
+                                .tokens = chunk,
+                                .num_logits = num_logits}),
+                  cache, logits.topRows(num_logits));
+    cache.commit(0, chunk);
+  }
+}
+
+/// The decoding loop. `logits` are those of the prompt. Each new token goes to accept(token); false
+/// from there ends the loop. Returns whether it did.
+template <class Accept>
+bool decode(Transformer& model, Transformer::Cache& cache, kvick::Matrix& logits,
+            kvick::Sampler& sampler, int max_new_tokens, Accept&& accept) {
+  const std::span<const float> row(logits.data(), static_cast<std::size_t>(logits.size()));
+  for (int i = 0; i < max_new_tokens; ++i) {
+    const TokenId token = sampler.sample(row, static_cast<std::uint64_t>(i));
+    if (!accept(token)) return true;
+    if (i + 1 < max_new_tokens) evaluate(model, cache, std::span(&token, 1), logits);
+  }
+  return false;
+}
+
+// ---- Output: tokens to text ----
+
+/// The text after the prompt, up to a stop string.
+class Continuation {
+ public:
+  Continuation(const kvick::Tokenizer& tokenizer, std::span<const TokenId> prompt,
+               kvick::StopMatcher stop_matcher)
+      : decoder_(tokenizer), stop_matcher_(std::move(stop_matcher)) {
+    // Whether the first new token keeps its space depends on what stands before it.
+    for (const TokenId token : prompt) decoder_.push(token);
+  }
+
+  /// The text that can be shown once `token` is known.
+  std::string push(TokenId token) { return stop_matcher_.push(decoder_.push(token)); }
+  /// What was held back.
+  std::string finish() {
+    std::string text = stop_matcher_.push(decoder_.finish());
+    return text + stop_matcher_.finish();
+  }
+  bool has_stopped() const { return stop_matcher_.has_matched(); }
+
+ private:
+  kvick::StreamingDecoder decoder_;
+  kvick::StopMatcher stop_matcher_;
+};
+
+/// As few digits as give each float back: 9 or less.
+void write_logits(std::ofstream& file, const std::string& path, const kvick::Matrix& logits) {
+  using FloatJson = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t,
+                                         std::uint64_t, float>;
+  file << FloatJson(std::vector<float>(logits.data(), logits.data() + logits.size())) << std::endl;
+  if (!file) throw BadInput("cannot write " + path);
+}
+
+/// What the end of a run tells; rates are in tokens per second.
+struct Summary {
+  std::size_t num_prompt_tokens = 0;
+  std::size_t num_generated_tokens = 0;
+  bool is_stopped = false;  // by the model or a stop string, not by length
+  double load_seconds = 0;
+  double prefill_rate = 0;
+  double decode_rate = 0;  // 0 if no token was evaluated after the prompt
+};
+
+std::string to_json(const Summary& summary, const Options& options, const Transformer& model,
+                    const Transformer::Cache& cache) {
+  const nlohmann::ordered_json json = {
+      {"model", options.model},
+      {"prompt_tokens", summary.num_prompt_tokens},
+      {"generated_tokens", summary.num_generated_tokens},
+      {"finish_reason", summary.is_stopped ? "stop" : "length"},
+      {"load_seconds", summary.load_seconds},
+      {"prefill_tokens_per_second", summary.prefill_rate},
+      {"decode_tokens_per_second", summary.decode_rate},
+      {"peak_memory_bytes", programs::peak_memory_bytes()},
+      {"cache_bytes", cache.memory_bytes()},
+      {"kv", options.kv},
+      {"context", cache.max_seq_len()},
+      {"threads", model.num_threads()},
+      {"isa", name(model.isa())},
+      {"seed", options.sampling.seed},
+  };
+  using ErrorHandler = nlohmann::ordered_json::error_handler_t;
+  return json.dump(-1, ' ', false, ErrorHandler::replace);  // file names need not be UTF-8
+}
+
+/// For people: one line on standard error.
+void print_speed(const Summary& summary, const Options& options) {
+  std::fprintf(stderr, "prompt %zu tokens, %.1f tokens/s; new %zu tokens, %.1f tokens/s; seed %llu\n",
+               summary.num_prompt_tokens, summary.prefill_rate, summary.num_generated_tokens,
+               summary.decode_rate, static_cast<unsigned long long>(options.sampling.seed));
+}
+
+// ---- The program ----
+
+void run(int argc, char** argv) {
+  const auto parsed = parse_options(argc, argv);
+  if (!parsed) return;
+  const Options& options = *parsed;
+  kvick::Sampler sampler(options.sampling);
+  const kvick::StopMatcher stop_matcher(options.stop_strings);
+  Summary summary;
+
+  const programs::Stopwatch load_time;
+  Transformer model = load_model(options);
+  const kvick::Tokenizer tokenizer(model.file());
+  summary.load_seconds = load_time.seconds();
+
+  const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
+  const int context = context_size(options, model);
+  const int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
+  ...
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// What every program does alike: options, errors, input and output.
+//
+// Exit codes  0 success, also if the reader of standard output has gone; 2 for anything wrong, with
+//             one line on standard error: "<program>: <what is wrong>".
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "kvick/core/error.hpp"
+
+namespace programs {
+
+inline constexpr int kExitBadInput = 2;
+
+/// What a user gave and a program cannot use; `what()` is shown as it is.
+class BadInput : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Nobody reads standard output any more.
+class OutputClosed : public std::exception {};
+
+/// Prints at once, not when a buffer is full: text appears token by token, in pipes too.
+inline void print(std::string_view text) {
+  const bool is_printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+                          std::fflush(stdout) == 0;
+  if (is_printed) return;
+  if (errno == EPIPE) throw OutputClosed();
+  throw BadInput(std::string("cannot write to standard output: ") + std::strerror(errno));
+}
+
+/// All of standard input, without the line break at its end.
+inline std::string read_standard_input() {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // a long novel has 3 MiB
+  std::string text;
+  char buffer[1 << 16];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, stdin)) {
+    text.append(buffer, count);
+    if (text.size() > kMaxBytes) throw BadInput("standard input must have at most 64 MiB");
+  }
+  if (std::ferror(stdin)) {
+    throw BadInput(std::string("cannot read standard input: ") + std::strerror(errno));
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+/// Reads the command line into what `app` binds; errors are thrown. False if help was asked for
+/// and printed.
+inline bool parse_command_line(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    print(app.help());
+    return false;
+  }
+}
+
+namespace detail {
+
+/// Control characters become spaces: file names and options may hold anything.
+inline std::string one_line(std::string_view text) {
+  std::string line(text);
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return line;
+}
+
+inline int report(const char* program, std::string_view problem) {
+  std::fprintf(stderr, "%s: %s\n", program, one_line(problem).c_str());
+  return kExitBadInput;
+}
+
+}  // namespace detail
+
+/// Runs body() and returns the exit code of the program.
+template <class Body>
+int run(const char* program, Body&& body) {
+#if defined(SIGPIPE)
+  std::signal(SIGPIPE, SIG_IGN);  // print() sees the error instead
+#endif
+  try {
+    body();
+    return 0;
+  } catch (const OutputClosed&) {
+    return 0;
+  } catch (const kvick::Error& error) {
+    return detail::report(program, error.message());
+  } catch (const std::bad_alloc&) {
+    return detail::report(program, "not enough memory");
+  } catch (const std::exception& error) {
+    return detail::report(program, error.what());
+  }
+}
+
+}  // namespace programs
