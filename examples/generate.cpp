@@ -3,8 +3,8 @@
 //
 //   kvick-generate -m MODEL.gguf -p "Once upon a time" -n 64
 //
-// The library is used in four places: load_model opens the file, evaluate runs the model over
-// tokens, decode turns logits into tokens, and Continuation turns tokens into text.
+// To see how the library is used, begin with run() at the end. evaluate() runs the model over
+// tokens, decode() turns its logits into new tokens, Continuation turns those into text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
@@ -40,7 +40,8 @@ using programs::BadInput;
 
 // ---- Options ----
 
-constexpr int kMaxDefaultContext = 4096;  // the cache of a 131,072 token context may fill the memory
+constexpr int kMaxDefaultContext =
+    4096;  // the cache of a 131,072 token context may fill the memory
 
 struct Options {
   std::string model;
@@ -59,18 +60,17 @@ struct Options {
   std::string logits_file;
   bool print_json = false;
 
-  static std::uint64_t random_seed() {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }
+  /// 32 bits: short to type, and exact in every JSON reader.
+  static std::uint64_t random_seed() { return std::random_device()(); }
 };
 
 /// Nothing if help was asked for.
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   kvick::SamplingOptions& sampling = options.sampling;
-  CLI::App app("Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
-               "kvick-generate");
+  CLI::App app(
+      "Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
+      "kvick-generate");
   app.option_defaults()->group("Model");
   app.add_option("-m,--model", options.model, "GGUF file")->required();
   app.add_option("-c,--context", options.context,
@@ -93,14 +93,14 @@ std::optional<Options> parse_options(int argc, char** argv) {
 
   app.option_defaults()->group("Sampling");
   app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")
-      ->default_str("0.8");
+      ->capture_default_str();
   app.add_option("--top-k", sampling.top_k, "keep this many likeliest tokens; 0 keeps all")
       ->capture_default_str();
   app.add_option("--top-p", sampling.top_p, "keep the likeliest tokens with this much probability")
-      ->default_str("0.95");
+      ->capture_default_str();
   app.add_option("--min-p", sampling.min_p,
                  "keep tokens with this share of the likeliest one's probability")
-      ->default_str("0.05");
+      ->capture_default_str();
   app.add_option("--seed", sampling.seed, "default: random, shown with the speed at the end");
 
   app.option_defaults()->group("End");
@@ -123,11 +123,14 @@ std::optional<Options> parse_options(int argc, char** argv) {
 
 // ---- Input: model and prompt ----
 
-Transformer load_model(const Options& options) {
-  Transformer model(options.model, {.threads = options.threads});
+/// Brings the weights into memory, so that the first tokens do not wait for the disk.
+void preload(const Transformer& model) {
   programs::ProgressBar progress("loading");
   model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
-  return model;
+}
+
+kvick::ElementType element_type(std::string_view kv) {
+  return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
 }
 
 std::vector<TokenId> read_prompt(const Options& options, const kvick::Tokenizer& tokenizer) {
@@ -152,12 +155,12 @@ int context_size(const Options& options, const Transformer& model) {
 /// How many tokens may be generated: what was asked for, or what the context has room for.
 int num_tokens_to_generate(const Options& options, std::size_t num_prompt_tokens, int context) {
   const int wanted = std::min(options.max_new_tokens, 1);
-  const auto room = static_cast<std::int64_t>(context) -
-                    static_cast<std::int64_t>(num_prompt_tokens);
+  const auto room =
+      static_cast<std::int64_t>(context) - static_cast<std::int64_t>(num_prompt_tokens);
   if (room < wanted) {
-    throw BadInput(kvick::detail::concat("the prompt and ", wanted,
-                                         " new token must fit the context of ", context,
-                                         " tokens, got a prompt of ", num_prompt_tokens));
+    throw BadInput(kvick::detail::concat("prompt and new tokens must fit the context of ", context,
+                                         " tokens, got a prompt of ", num_prompt_tokens,
+                                         " and at least ", wanted, " new"));
   }
   return static_cast<int>(std::min<std::int64_t>(options.max_new_tokens, room));
 }
@@ -265,28 +268,82 @@ std::string to_json(const Summary& summary, const Options& options, const Transf
 
 /// For people: one line on standard error.
 void print_speed(const Summary& summary, const Options& options) {
-  std::fprintf(stderr, "prompt %zu tokens, %.1f tokens/s; new %zu tokens, %.1f tokens/s; seed %llu\n",
+  std::fprintf(stderr,
+               "prompt %zu tokens, %.1f tokens/s; new %zu tokens, %.1f tokens/s; seed %llu\n",
                summary.num_prompt_tokens, summary.prefill_rate, summary.num_generated_tokens,
                summary.decode_rate, static_cast<unsigned long long>(options.sampling.seed));
 }
 
 // ---- The program ----
 
+std::ofstream open_logits_file(const std::string& path) {
+  std::ofstream file;
+  if (path.empty()) return file;
+  file.open(path);
+  if (!file) throw BadInput("cannot write --logits file " + kvick::detail::quoted(path));
+  return file;
+}
+
+double rate(std::size_t num_tokens, const programs::Stopwatch& time) {
+  return static_cast<double>(num_tokens) / std::max(time.seconds(), 1e-9);
+}
+
 void run(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (!parsed) return;
   const Options& options = *parsed;
   kvick::Sampler sampler(options.sampling);
-  const kvick::StopMatcher stop_matcher(options.stop_strings);
+  kvick::StopMatcher stop_matcher(options.stop_strings);
   Summary summary;
 
-  const programs::Stopwatch load_time;
-  Transformer model = load_model(options);
+  // Everything that can be wrong is found before the weights are read and anything is computed.
+  const programs::Stopwatch open_time;
+  Transformer model(options.model, {.threads = options.threads});
   const kvick::Tokenizer tokenizer(model.file());
-  summary.load_seconds = load_time.seconds();
-
+  summary.load_seconds = open_time.seconds();
   const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
   const int context = context_size(options, model);
   const int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
-  ...
+  std::ofstream logits_file = open_logits_file(options.logits_file);
+
+  const programs::Stopwatch preload_time;
+  preload(model);
+  auto cache = model.make_cache({.max_seq_len = context, .element_type = element_type(options.kv)});
+  summary.load_seconds += preload_time.seconds();
+
+  kvick::Matrix logits(1, model.vocab_size());
+  const programs::Stopwatch prefill_time;
+  evaluate(model, cache, prompt, logits);
+  summary.num_prompt_tokens = prompt.size();
+  summary.prefill_rate = rate(prompt.size(), prefill_time);
+  if (logits_file.is_open()) write_logits(logits_file, options.logits_file, logits);
+
+  Continuation continuation(tokenizer, prompt, std::move(stop_matcher));
+  std::vector<TokenId> new_tokens;
+  const auto accept = [&](TokenId token) {
+    if (!options.ignore_eos && tokenizer.is_end_of_generation(token)) return false;
+    new_tokens.push_back(token);
+    const std::string text = continuation.push(token);
+    if (!options.print_ids) programs::print(text);
+    return !continuation.has_stopped();
+  };
+  const programs::Stopwatch decode_time;
+  summary.is_stopped = decode(model, cache, logits, sampler, max_new_tokens, accept);
+  const int num_evaluated = cache.length(0) - static_cast<int>(prompt.size());
+  summary.decode_rate = rate(static_cast<std::size_t>(num_evaluated), decode_time);
+  summary.num_generated_tokens = new_tokens.size();
+
+  const std::string rest = continuation.finish();
+  programs::print((options.print_ids ? programs::format_token_ids(new_tokens) : rest) + "\n");
+  if (options.print_json) {
+    programs::print(to_json(summary, options, model, cache) + "\n");
+  } else {
+    print_speed(summary, options);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return programs::run("kvick-generate", [&] { run(argc, argv); });
 }

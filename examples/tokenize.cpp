@@ -33,7 +33,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   auto* const text = app.add_option("-p,--prompt", options.text,
                                     "the text; without it, standard input less the line break at "
                                     "its end");
-  app.add_option("--decode", options.ids_to_decode, "print the text of these ids, such as 1,403,407")
+  app.add_option("--decode", options.ids_to_decode,
+                 "print the text of these ids, such as 1,403,407")
       ->excludes(text);
   app.add_flag("--no-bos", options.no_bos, "no begin of sequence token before the text");
   app.add_flag("--special", options.parse_special,

@@ -34,8 +34,8 @@ class OutputClosed : public std::exception {};
 
 /// Prints at once, not when a buffer is full: text appears token by token, in pipes too.
 inline void print(std::string_view text) {
-  const bool is_printed = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
-                          std::fflush(stdout) == 0;
+  const bool is_printed =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   if (is_printed) return;
   if (errno == EPIPE) throw OutputClosed();
   throw BadInput(std::string("cannot write to standard output: ") + std::strerror(errno));

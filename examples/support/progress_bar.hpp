@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "support/system.hpp"
+#include "system.hpp"
 
 namespace programs {
 
@@ -24,8 +24,8 @@ class ProgressBar {
   /// Draws only when the percentage changes.
   void update(std::size_t done, std::size_t total) {
     if (!is_shown_ || total == 0) return;
-    const int percent = static_cast<int>(100.0 * static_cast<double>(done) /
-                                         static_cast<double>(total));
+    const int percent =
+        static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
     if (percent == last_percent_) return;
     last_percent_ = percent;
     const auto num_marks = static_cast<std::size_t>(percent * kWidth / 100);

@@ -12,7 +12,7 @@
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
-#include "support/program.hpp"
+#include "program.hpp"
 
 namespace programs {
 

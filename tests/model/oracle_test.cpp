@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// The whole path from a GGUF file to logits against an independent float64 implementation, on
+// models of real shapes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kvick/model/transformer.hpp"
+#include "support/oracle.hpp"
+
+namespace {
+
+using namespace kvick;
+
+struct OracleCase {
+  std::string shape;
+  std::string type;
+  std::string extra;  // further arguments of the model maker
+};
+
+class Oracle : public ::testing::TestWithParam<OracleCase> {
+ protected:
+  void SetUp() override {
+    if (const auto reason = support::oracle_missing()) GTEST_SKIP() << *reason;
+    const OracleCase& c = GetParam();
+    path_ = std::filesystem::temp_directory_path() /
+            ("kvick-oracle-" + std::to_string(::getpid()) + "-" + c.shape + "-" + c.type + ".gguf");
+    support::run_tool("tools/make_gguf.py", "--shape " + c.shape + " --type " + c.type + " " +
+                                                c.extra + " '" + path_.string() + "'");
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::filesystem::path path_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, Oracle,
+    ::testing::Values(OracleCase{"tiny-test", "f32", ""}, OracleCase{"tiny-test", "f16", ""},
+                      OracleCase{"tiny-test", "bf16", ""}, OracleCase{"tiny-test", "q4_0", ""},
+                      OracleCase{"tiny-test", "q8_0", ""}, OracleCase{"tiny-test", "q4_k", ""},
+                      OracleCase{"tiny-test", "q6_k", ""},
+                      OracleCase{"qwen2.5-0.5b", "q8_0", "--layers 2"},
+                      OracleCase{"qwen3-0.6b", "q4_0", "--layers 2"}),
+    [](const auto& param_info) {
+      std::string name = param_info.param.shape + "_" + param_info.param.type;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
+
+TEST_P(Oracle, LogitsAgreeWithinAThousandthOfTheirRange) {
+  Transformer model(path_);
+  const std::vector<TokenId> tokens = {1, 300, 17, 45, 261, 9, 300, 402};
+  const auto count = static_cast<int>(tokens.size());
+  auto cache = model.make_cache({.max_seq_len = count, .element_type = ElementType::kF32});
+  ASSERT_TRUE(cache.reserve(0, count));
+  Matrix logits(1, model.vocab_size());
+  model.forward(Batch({0, 0, tokens, 1}), cache, logits);
+
+  const auto expected =
+      nlohmann::json::parse(
+          support::run_tool("tools/reference.py",
+                            "logits '" + path_.string() + "' --tokens 1,300,17,45,261,9,300,402"))
+          .get<std::vector<double>>();
+  ASSERT_EQ(expected.size(), static_cast<std::size_t>(model.vocab_size()));
+  const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
+  double worst = 0.0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = logits(0, static_cast<Index>(i)) - expected[i];
+    worst = std::max(worst, std::isfinite(difference) ? std::abs(difference) : INFINITY);
+  }
+  std::ostringstream share;
+  share << worst / (*high - *low);
+  RecordProperty("worst_share_of_range", share.str());
+  EXPECT_LT(worst, 1e-3 * (*high - *low));
+}
+
+TEST_P(Oracle, DequantizedTensorsAreEqual) {
+  const GgufFile file(path_);
+  for (const std::string name : {"blk.0.attn_k.weight", "blk.1.ffn_down.weight"}) {
+    const GgufTensor& tensor = file.tensor(name);
+    std::vector<float> values(tensor.num_elements());
+    dequantize(tensor.type, tensor.data, values);
+    const std::string bytes =
+        support::run_tool("tools/reference.py", "dequant '" + path_.string() + "' " + name);
+    ASSERT_EQ(bytes.size(), values.size() * sizeof(float));
+    EXPECT_EQ(std::memcmp(bytes.data(), values.data(), bytes.size()), 0) << name;
+  }
+}
+
+}  // namespace
