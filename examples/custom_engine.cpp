@@ -32,10 +32,11 @@ Eigen::RowVectorXf attend(const Eigen::RowVectorXf& q, const Eigen::Ref<const Ma
 
 // With the cache: x is one new token. Each layer stores its key and value, then reads all so far.
 Matrix decode(const std::vector<Layer>& layers, kvick::KVCache<float>& cache, Matrix x) {
-  for (int i = 0; i < kNumLayers; ++i) {
-    cache.update(i, x * layers[i].key, x * layers[i].value);
-    const auto [keys, values] = cache.get(i);  // [batch, kv_heads, length, head_dim]
-    const Matrix q = x * layers[i].query;
+  int index = 0;
+  for (const Layer& layer : layers) {
+    cache.update(index, x * layer.key, x * layer.value);
+    const auto [keys, values] = cache.get(index++);  // [batch, kv_heads, length, head_dim]
+    const Matrix q = x * layer.query;
     for (int h = 0; h < kNumHeads; ++h) {
       x.middleCols(h * kHeadDim, kHeadDim) +=
           attend(q.middleCols(h * kHeadDim, kHeadDim), keys.head(0, h), values.head(0, h));

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -71,13 +71,17 @@ std::optional<Options> parse_options(int argc, char** argv) {
   CLI::App app(
       "Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
       "kvick-generate");
+  constexpr int kMax = std::numeric_limits<int>::max();
+  const CLI::Range positive(1, kMax, "POSITIVE");
+  const CLI::Range not_negative(0, kMax, "NONNEGATIVE");
+
   app.option_defaults()->group("Model");
-  app.add_option("-m,--model", options.model, "GGUF file")->required();
+  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
   app.add_option("-c,--context", options.context,
                  "room for prompt and new tokens; default: the model's, at most 4096")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   app.add_option("-t,--threads", options.threads, "default: what the process may use")
-      ->check(CLI::PositiveNumber);
+      ->check(positive);
   app.add_option("--kv", options.kv, "how keys and values are stored")
       ->check(CLI::IsMember({"f32", "f16"}))
       ->capture_default_str();
@@ -87,6 +91,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "-p,--prompt", options.prompt,
       "text; without it and --prompt-ids, standard input less the line break at its end");
   app.add_option("--prompt-ids", options.prompt_ids, "token ids as they are, such as 1,403,407")
+      ->type_name("IDS")
       ->excludes(prompt);
   app.add_flag("--special", options.parse_special,
                "control tokens such as <|im_end|> may be written in the text");
@@ -101,11 +106,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--min-p", sampling.min_p,
                  "keep tokens with this share of the likeliest one's probability")
       ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "default: random, shown with the speed at the end");
+  programs::add_seed_option(app, sampling.seed, "default: random, shown with the speed at the end");
 
   app.option_defaults()->group("End");
   app.add_option("-n,--max-new-tokens", options.max_new_tokens, "0 only evaluates the prompt")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative)
       ->capture_default_str();
   app.add_option("--stop", options.stop_strings,
                  "end before this text appears; may be given several times")
@@ -115,7 +120,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.option_defaults()->group("Output");
   app.add_flag("--ids", options.print_ids, "print the ids of the new tokens instead of text");
   app.add_option("--logits", options.logits_file,
-                 "write the logits of the prompt's last position to this file, as a JSON list");
+                 "write the logits of the prompt's last position to this file, as a JSON list")
+      ->type_name("FILE");
   app.add_flag("--json", options.print_json, "print a summary as the last line");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
   return options;

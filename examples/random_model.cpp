@@ -62,8 +62,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Writes a small GGUF model of the Llama architecture with random weights.",
                "kvick-random-model");
-  app.add_option("path", options.path, "the file to write")->required()->option_text("OUT.gguf");
-  app.add_option("--seed", options.seed, "of the weights")->capture_default_str();
+  app.add_option("OUT.gguf", options.path, "the file to write")->required();
+  programs::add_seed_option(app, options.seed, "of the weights")->default_str("0");
   const auto add_size = [&](const char* option, int& value, int max, const char* what) {
     app.add_option(option, value, what)->check(CLI::Range(1, max))->capture_default_str();
   };

@@ -29,12 +29,15 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Prints the token ids of a text, separated by commas, or the text of token ids.",
                "kvick-tokenize");
-  app.add_option("-m,--model", options.model, "GGUF file; weights are not needed")->required();
+  app.add_option("-m,--model", options.model, "GGUF file; weights are not needed")
+      ->type_name("FILE")
+      ->required();
   auto* const text = app.add_option("-p,--prompt", options.text,
                                     "the text; without it, standard input less the line break at "
                                     "its end");
   app.add_option("--decode", options.ids_to_decode,
                  "print the text of these ids, such as 1,403,407")
+      ->type_name("IDS")
       ->excludes(text);
   app.add_flag("--no-bos", options.no_bos, "no begin of sequence token before the text");
   app.add_flag("--special", options.parse_special,

@@ -7,8 +7,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -16,6 +18,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "kvick/core/error.hpp"
 
@@ -67,6 +70,19 @@ inline bool parse_command_line(CLI::App& app, int argc, char** argv) {
     print(app.help());
     return false;
   }
+}
+
+/// Adds --seed. CLI11's own reading of unsigned integers takes -1 for 2^64 - 1.
+inline CLI::Option* add_seed_option(CLI::App& app, std::uint64_t& seed,
+                                    const std::string& description) {
+  const auto read = [&seed](const std::string& text) {
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, seed);
+    if (error != std::errc() || rest != end) {
+      throw CLI::ValidationError("--seed", "must be an integer in [0, 2^64), got '" + text + "'");
+    }
+  };
+  return app.add_option_function<std::string>("--seed", read, description)->type_name("INT");
 }
 
 namespace detail {

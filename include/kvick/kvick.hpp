@@ -67,4 +67,10 @@
 #include "kvick/model/transformer.hpp"
 #include "kvick/model/weights.hpp"
 
+#include "kvick/sampling/check_logits.hpp"
+#include "kvick/sampling/evaluation.hpp"
+#include "kvick/sampling/logit_rules.hpp"
+#include "kvick/sampling/logprobs.hpp"
 #include "kvick/sampling/sampler.hpp"
+#include "kvick/sampling/sampling_options.hpp"
+

@@ -37,9 +37,9 @@ struct ProgramResult {
 };
 
 struct ProgramOptions {
-  std::string_view input = {};           ///< standard input
-  int output_fd = -1;                    ///< standard output goes here; -1: captured
-  std::vector<std::string> environment;  ///< NAME=value, before those of this process
+  std::string_view input = {};                ///< standard input
+  int output_fd = -1;                         ///< standard output goes here; -1: captured
+  std::vector<std::string> environment = {};  ///< NAME=value, before those of this process
 };
 
 namespace detail {

@@ -57,10 +57,11 @@ inline ScopedFpEnvironment::~ScopedFpEnvironment() { _mm_setcsr(saved_); }
 #elif defined(__aarch64__)
 
 // FPCR: rounding in bits 22-23, flush-to-zero bits 24 and 19, flush inputs bit 0, alternate
-// behaviour bits 1-2, traps 8-15.
+// behaviour bits 1-2, traps 8-15, default NaN bit 25, and bit 26, which makes f16 conversions use a
+// format without infinities.
 inline ScopedFpEnvironment::ScopedFpEnvironment() noexcept {
   __asm__ volatile("mrs %0, fpcr" : "=r"(saved_)::"memory");
-  const std::uint64_t mode = saved_ & ~std::uint64_t{0x1c8ff07};
+  const std::uint64_t mode = saved_ & ~std::uint64_t{0x7c8ff07};
   __asm__ volatile("msr fpcr, %0" ::"r"(mode) : "memory");
 }
 inline ScopedFpEnvironment::~ScopedFpEnvironment() {

@@ -16,8 +16,9 @@
 //
 // Errors    Error(kIo) if a file cannot be mapped or a part is missing; Error(kFormat) for a broken
 //           rule; Error(kUnsupported) for versions other than 2 and 3, big-endian files, arrays of
-//           arrays, and tensor types whose size is unknown. Messages name the file and the key or
-//           tensor. An untrusted file can do no more than cause one of these.
+//           arrays, and tensor types whose size is unknown. Messages name the key or
+//           tensor, and while opening the file. An untrusted file can do no more than cause one of
+//           these.
 // Threads   Immutable: any number of readers. See mapped_file.hpp about files truncated by others.
 // Source    GGUF format, versions 2 and 3.
 // Layer     gguf: may include core, quant.

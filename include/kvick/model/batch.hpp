@@ -20,10 +20,10 @@ namespace kvick::inline v0_1 {
 
 /// Consecutive new tokens of one sequence.
 struct Segment {
-  int sequence = 0;                 ///< slot of the cache
-  int first_position = 0;           ///< position of tokens[0]: tokens cached before it
-  std::span<const TokenId> tokens;  ///< at least one; must outlive the batch
-  int num_logits = 0;               ///< the last num_logits tokens want logits
+  int sequence = 0;                      ///< slot of the cache
+  int first_position = 0;                ///< position of tokens[0]: tokens cached before it
+  std::span<const TokenId> tokens = {};  ///< at least one; must outlive the batch
+  int num_logits = 0;                    ///< the last num_logits tokens want logits
 };
 
 class Batch {

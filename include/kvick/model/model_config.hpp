@@ -200,6 +200,9 @@ inline ModelConfig read_model_config(const GgufFile& file) {
   detail::require(config.head_dim > 0, ErrorCode::kFormat, kOperation,
                   "embedding_length must be at least attention.head_count, got ",
                   config.embedding_dim, " and ", config.num_heads);
+  detail::require(config.num_heads <= detail::kMaxModelSize / config.head_dim, ErrorCode::kFormat,
+                  kOperation, "heads * head size must be at most ", detail::kMaxModelSize, ", got ",
+                  config.num_heads, " * ", config.head_dim);
   const int value_length = reader.find_size("attention.value_length").value_or(config.head_dim);
   detail::require(value_length == config.head_dim, ErrorCode::kUnsupported, kOperation,
                   "attention.value_length must equal attention.key_length = ", config.head_dim,

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "kvick/core/error.hpp"
 #include "kvick/core/version.hpp"
 
 namespace kvick::inline v0_1 {
@@ -45,8 +46,8 @@ constexpr std::span<const TensorTypeInfo> tensor_types() noexcept;
 /// What is known of the type with this id in a GGUF file; nothing for an unsupported id.
 constexpr std::optional<TensorTypeInfo> find_tensor_type(std::uint32_t id) noexcept;
 
-/// Sizes and name of a supported type.
-constexpr const TensorTypeInfo& info(TensorType type) noexcept;
+/// Sizes and name of a supported type; Error(kUnsupported) for a value that is none.
+constexpr const TensorTypeInfo& info(TensorType type);
 
 // ---- Implementation: nothing below is API ----
 
@@ -72,10 +73,13 @@ constexpr std::optional<TensorTypeInfo> find_tensor_type(std::uint32_t id) noexc
   return std::nullopt;
 }
 
-constexpr const TensorTypeInfo& info(TensorType type) noexcept {
-  const TensorTypeInfo* entry = detail::kTensorTypes;
-  while (entry->type != type) ++entry;
-  return *entry;
+constexpr const TensorTypeInfo& info(TensorType type) {
+  for (const TensorTypeInfo& entry : detail::kTensorTypes) {
+    if (entry.type == type) return entry;
+  }
+  throw Error(ErrorCode::kUnsupported, "info",
+              detail::concat("the tensor type must be one of tensor_types(), got id ",
+                             static_cast<std::uint32_t>(type)));
 }
 
 }  // namespace kvick::inline v0_1
