@@ -301,7 +301,8 @@ TEST_P(RopeOnEveryIsa, ProductsDependOnTheDistanceOnly) {
     for (const int distance : {0, 1, 7, 500}) {
       double want = 0, error = 0;
       for (Index i = 0; i < dim / 2; ++i) {
-        const auto [a, b] = pair_of(form, i, dim);
+        const auto pair = pair_of(form, i, dim);
+        const Index a = pair.first, b = pair.second;  // clang 14 captures no bindings
         const Complex product = Complex(q(0, a), q(0, b)) * std::conj(Complex(k(0, a), k(0, b)));
         want += static_cast<double>((product * turn(rope, i, distance)).real());
         const auto sum = [&](const Matrix& x) {

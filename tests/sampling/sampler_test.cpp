@@ -104,12 +104,12 @@ TokenId naive_sample(const SamplingOptions& options, const Logits& logits, std::
 
 // ---- Statistics
 
-/// The value that a chi-square variable exceeds with probability 1e-6 (Wilson and Hilferty 1931;
-/// within 1 % of the tables from one degree of freedom on). 4.7534 is that quantile of the normal
-/// distribution.
-double chi_square_limit(double degrees) {
-  const double variance = 2 / (9 * degrees);
-  return degrees * std::pow(1 - variance + 4.7534 * std::sqrt(variance), 3);
+/// What a chi-square variable of so many degrees of freedom exceeds with probability 1e-6: where
+/// the incomplete gamma function Q(degrees / 2, limit / 2) is 1e-6.
+double chi_square_limit(std::size_t degrees) {
+  const std::map<std::size_t, double> limits = {
+      {2, 27.631}, {3, 30.665}, {5, 35.888}, {15, 56.493}};
+  return limits.at(degrees);
 }
 
 /// Fails if counts deviate from probabilities more than one draw in a million would.
@@ -126,7 +126,7 @@ void expect_distribution(const std::map<TokenId, int>& counts, int num_draws,
     num_counted += count;
   }
   EXPECT_EQ(num_counted, num_draws) << "a token that truncation should have removed";
-  EXPECT_LT(chi_square, chi_square_limit(static_cast<double>(probabilities.size()) - 1));
+  EXPECT_LT(chi_square, chi_square_limit(probabilities.size() - 1));
 }
 
 std::map<TokenId, double> softmax(const Logits& logits, const Tokens& tokens, double temperature) {
@@ -246,15 +246,29 @@ TEST(GumbelNoise, IsTheFormulaOfItsWords) {
     const auto token = static_cast<TokenId>(random() >> 33);
     const auto want = static_cast<double>(naive_noise(seed, index, token));
     // A relative error e of the inner logarithm moves the outer one by e; both have 0.55 ulp.
-    ASSERT_NEAR(detail::gumbel_noise(seed, index, token), want, 0x1p-52 * (1 + std::fabs(want)))
-        << "seed 3, number " << i;
-    ASSERT_LT(want, detail::kMaxGumbelNoise);
+    const double u = detail::gumbel_uniform(seed, index, token);
+    const double noise = detail::gumbel_noise(u);
+    ASSERT_NEAR(noise, want, 0x1p-52 * (1 + std::fabs(want))) << "seed 3, number " << i;
+    ASSERT_LT(noise, detail::kMaxGumbelNoise);
+    ASSERT_FALSE(detail::is_noise_below(noise - 1e-12, u)) << "seed 3, number " << i;
   }
 }
 
 TEST(GumbelNoise, BoundHoldsForTheLargestUniform) {
   const double largest = uniform_open(0xffffffff, 0xffffffff);
-  EXPECT_LT(-math::log(-math::log(largest)), detail::kMaxGumbelNoise);
+  EXPECT_LT(detail::gumbel_noise(largest), detail::kMaxGumbelNoise);
+  EXPECT_FALSE(detail::is_noise_below(detail::gumbel_noise(largest) - 1e-12, largest));
+}
+
+// Not exact, but useful: at 10, where 4.5e-5 of the noise lies above, it tells all but 1 in 2000.
+TEST(GumbelNoise, NearlyAllIsToldToBeBelowAHighLimit) {
+  int num_open = 0;
+  for (TokenId token = 0; token < 100'000; ++token) {
+    num_open += !detail::is_noise_below(10, detail::gumbel_uniform(1, 2, token));
+  }
+  EXPECT_LT(num_open, 50);
+  EXPECT_GT(num_open, 0);
+  for (const double limit : {0.0, -1.0}) EXPECT_FALSE(detail::is_noise_below(limit, 0.5));
 }
 
 TEST(Sampler, DrawsTheSoftmaxOfWhatIsKept) {
@@ -398,7 +412,7 @@ TEST(Sampler, EqualsTheDefinition) {
     }
     if (random() % 4 == 0) logits[random() % count] = -kInfinity;
     if (count == 1) logits[0] = 0;
-    const SamplingOptions options = {.temperature = pick(0, 0.01, 0.5, 1, 1.7, 100),
+    const SamplingOptions options = {.temperature = pick(0, 1e-20, 0.01, 0.5, 1, 1.7, 100),
                                      .top_k = static_cast<int>(pick(0, 1, 5, 40, 64, 500)),
                                      .top_p = pick(1, 0.99, 0.9, 0.61, 0.2, 0),
                                      .min_p = pick(0, 0, 0.02, 0.13),

@@ -8,8 +8,7 @@
 // Memory    Keys and values, each [layers][sequences][kv_heads][max_seq_len][head_dim] in one
 //           buffer. A head's rows are adjacent, so one run covers a whole sequence.
 // Errors    Error(kArgument) for indices and lengths out of range, Error(kCapacity) for a cache
-// that
-//           does not fit in memory or a commit beyond what is reserved; the state is then
+//           that does not fit in memory or a commit beyond what is reserved; the state is then
 //           unchanged. Too little room for a reservation is not an error: reserve() returns false.
 // Threads   write() and run() as KVStorage says; everything else alone. No call allocates after
 //           construction.

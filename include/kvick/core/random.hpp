@@ -7,8 +7,8 @@
 // workloads.
 //
 // Accuracy  Integer operations and exact float steps only: the same numbers on every machine and
-// with
-//           every standard library (std:: distributions do not promise that). Not for cryptography.
+//           with every standard library (std:: distributions do not promise that). Not for
+//           cryptography.
 // Threads   Pure functions; a PhiloxStream belongs to one thread at a time.
 // Source    Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3 (SC 2011).
 //           Bounded integers: Lemire, Fast Random Integer Generation in an Interval (2019).

@@ -6,11 +6,10 @@
 //
 // Shapes    Hidden states are [tokens of the batch][embedding_dim].
 // Accuracy  The orders of operations are those of the layers (nn/), so a token's logits depend on
-// its
-//           own sequence only, to the bit: not on the batch, chunks, threads, ISA or cache layout.
+//           its own sequence only, to the bit: not on the batch, chunks, threads, ISA or cache
+//           layout.
 // Errors    Construction throws as read_model_config and read_model_weights do. forward() checks
-// the
-//           batch against model and cache before it computes or writes anything.
+//           the batch against model and cache before it computes or writes anything.
 // Threads   One forward() at a time. Layers are split over the model's own pool.
 // Source    Touvron et al. 2023 (Llama); Qwen team 2024, 2025 (biases, query and key norms).
 // Layer     model: may include core, kernels, quant, cache, nn, gguf.

@@ -5,8 +5,7 @@
 // Matrices stay in the file's format and memory. Norms and biases are small and become f32.
 //
 // Errors    Error(kFormat) for a tensor that is missing or has another shape; Error(kUnsupported)
-// for
-//           a tensor that the Transformer would not use, because ignoring it would change the
+//           for a tensor that the Transformer would not use, because ignoring it would change the
 //           result.
 // Source    GGUF tensor names.
 // Layer     model: may include core, quant, nn, gguf.

@@ -6,9 +6,8 @@
 //
 // Shapes    queries, outputs [rows][num_heads * head_dim].
 // Accuracy  f32 with online softmax. Keys are walked in tiles of 64 at absolute positions. The
-// tiles
-//           of each 1024 positions share one running softmax (see KernelTable::attend_tile), and
-//           these splits are merged in ascending order:
+//           tiles of each 1024 positions share one running softmax (see KernelTable::attend_tile),
+//           and these splits are merged in ascending order:
 //             m = max(a.m, b.m); u = exp(a.m - m); v = exp(b.m - m);
 //             sums = fma(b.sums, v, a.sums * u); output = fma(b.output, v, a.output * u).
 //           At the end output * (1 / total), total by the fixed tree. A query is multiplied by the

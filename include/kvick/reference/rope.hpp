@@ -6,10 +6,11 @@
 // The two forms differ in which elements make a pair: neighbours (2i, 2i + 1), as in the paper, or
 // the halves (i, i + n) with n pairs. Elements beyond the 2n rotated ones stay as they are.
 //
-// Shapes    x [tokens][num_heads * head_dim], row t at position first_position + t;
-//           frequencies [n] in radians per position, n <= head_dim / 2; result like x.
+// Shapes    x [tokens][num_heads * head_dim], row t at position first_position + t; frequencies [n]
+//           in radians per position, n <= head_dim / 2; result like x.
 // Accuracy  Angles, sines and cosines in double, converted once; then two products and one
-// addition. Errors    Error(kShape) if the columns are no whole heads or the frequencies too many;
+//           addition.
+// Errors    Error(kShape) if the columns are no whole heads or the frequencies too many;
 //           Error(kArgument) for a negative position.
 // Source    Su et al. 2021, RoFormer.
 // Layer     reference: may include core.

@@ -6,10 +6,11 @@
 //
 // Units     Natural logarithms.
 // Accuracy  In double; the sum runs over tokens in ascending order, so the same logits give the
-// same
-//           bits everywhere.
+//           same bits everywhere.
 // Errors    Error(kArgument) for logits that are NaN, +inf or all -inf, and for a token beyond
-// them. Threads   Pure functions. Layer     sampling: may include core.
+//           them.
+// Threads   Pure functions.
+// Layer     sampling: may include core.
 #pragma once
 
 #include <algorithm>

@@ -2,8 +2,7 @@
 // A tokenizer's vocabulary as a model file gives it.
 //
 // Accuracy  Follows llama.cpp where a file leaves something open: a missing special id, or one of
-// all
-//           ones (-1), takes the default of its tokenizer model; missing scores are 0; missing
+//           all ones (-1), takes the default of its tokenizer model; missing scores are 0; missing
 //           types are kNormal; an empty piece is allowed and never matched; two equal pieces are
 //           refused. Stricter than llama.cpp in this: arrays must have one entry per piece, types
 //           must be known, an id outside the vocabulary is an error instead of a warning.

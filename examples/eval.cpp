@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+// How well a model predicts a text, and how far its predictions are from another model's.
+//
+//   kvick-eval -m MODEL.gguf --text book.txt
+//   kvick-eval -m MODEL-q4.gguf --against MODEL-f16.gguf --text book.txt
+//
+// The text is cut in consecutive windows of --context tokens. In each, every token but the first is
+// scored by the logits of the one before it; only the text as a whole begins with the begin of
+// sequence token, if the vocabulary asks for one. A window starts with no knowledge of the one
+// before it, so perplexities compare only between runs with the same context.
+//
+// With --against, MODEL2 is the reference: the divergence is KL(P_model2 || P_model) of the next
+// token at each scored position, and differences are model - model2. "+-" is one standard error of
+// the mean, sample deviation / sqrt(tokens), as if tokens were independent.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvick/core/element_type.hpp"
+#include "kvick/model/transformer.hpp"
+#include "kvick/sampling/evaluation.hpp"
+#include "kvick/text/tokenizer.hpp"
+#include "support/program.hpp"
+#include "support/progress_bar.hpp"
+#include "support/system.hpp"
+#include "support/token_ids.hpp"
+
+namespace {
+
+using kvick::MeanEstimate;
+using kvick::TokenId;
+using kvick::Transformer;
+using programs::BadInput;
+using Json = nlohmann::ordered_json;
+
+// ---- Options ----
+
+constexpr int kMaxDefaultContext = 4096;
+
+struct Options {
+  std::string model;
+  std::string against;  // may be empty
+  std::string ids_file;
+  std::string text_file;
+  int context = 0;  // 0: the models', at most kMaxDefaultContext
+  int threads = 0;  // 0: as many as the process may use
+  kvick::ElementType kv = kvick::ElementType::kF16;
+  bool print_json = false;
+};
+
+/// Nothing if help was asked for.
+std::optional<Options> parse_options(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Prints negative log-likelihood and perplexity of a text under a model, and how the model's "
+      "predictions differ from another's.",
+      "kvick-eval");
+  app.add_option("-m,--model", options.model, "GGUF file")->required();
+  app.add_option("--against", options.against,
+                 "GGUF file of the reference, such as the same model in full precision");
+  auto* const input = app.add_option_group("Input", "one of these");
+  input->add_option("--text", options.text_file,
+                    "file of text; the vocabulary says whether a begin of sequence token is added");
+  input->add_option("--ids", options.ids_file,
+                    "file of token ids, separated by commas or white space; nothing is added");
+  input->require_option(1);
+  app.add_option("-c,--context", options.context,
+                 "tokens of a window, at least 2; default: the models', at most 4096")
+      ->check(CLI::Range(2, 1 << 24));
+  app.add_option("-t,--threads", options.threads, "default: what the process may use")
+      ->check(CLI::PositiveNumber);
+  const std::map<std::string, kvick::ElementType> kv_types = {{"f32", kvick::ElementType::kF32},
+                                                              {"f16", kvick::ElementType::kF16}};
+  app.add_option("--kv", options.kv, "how keys and values are stored: f32 or f16")
+      ->transform(CLI::Transformer(kv_types))
+      ->default_str("f16");
+  app.add_flag("--json", options.print_json, "print the results as one line of JSON");
+  if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  return options;
+}
+
+// ---- Input ----
+
+std::string read_file(const std::string& path) {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // weeks of work for most models
+  const auto fail = [&](const std::string& reason) {
+    throw BadInput("cannot read " + kvick::detail::quoted(path) + ": " + reason);
+  };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file) fail(std::strerror(errno));
+  std::string text;
+  char buffer[1 << 16];
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file.get())) {
+    text.append(buffer, count);
+    if (text.size() > kMaxBytes) fail("it must have at most 64 MiB");
+  }
+  if (std::ferror(file.get())) fail(std::strerror(errno));
+  return text;
+}
+
+/// Ids separated by commas, white space or both, as a list with one comma between ids.
+std::string with_commas(std::string_view text) {
+  std::string list;
+  bool is_space_pending = false;
+  for (const char c : text) {
+    if (std::strchr(" \t\r\n", c) != nullptr && c != '\0') {
+      is_space_pending = true;
+      continue;
+    }
+    if (is_space_pending && !list.empty() && list.back() != ',' && c != ',') list += ',';
+    is_space_pending = false;
+    list += c;
+  }
+  return list;
+}
+
+std::vector<TokenId> read_tokens(const Options& options, const Transformer& model) {
+  if (!options.ids_file.empty()) {
+    return programs::parse_token_ids(with_commas(read_file(options.ids_file)), model.vocab_size());
+  }
+  const kvick::Tokenizer tokenizer(model.file());
+  return tokenizer.encode(read_file(options.text_file), {.add_eos = false});
+}
+
+/// Tokens of a window. `reference` may be null.
+int context_size(const Options& options, const Transformer& model, const Transformer* reference) {
+  int most = model.max_seq_len();
+  if (reference != nullptr) most = std::min(most, reference->max_seq_len());
+  if (options.context == 0) return std::min(most, kMaxDefaultContext);
+  if (options.context > most) {
+    throw BadInput(kvick::detail::concat("--context must be at most the model's ", most, ", got ",
+                                         options.context));
+  }
+  return options.context;
+}
+
+/// Brings the weights into memory, so that the speed shown is not that of the disk.
+void preload(const Transformer& model) {
+  programs::ProgressBar progress("loading");
+  model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+}
+
+// ---- Evaluation ----
+
+struct Results {
+  std::size_t num_tokens = 0;
+  std::size_t num_scored = 0;
+  double seconds = 0;
+  MeanEstimate nll;
+  std::optional<kvick::ComparisonSummary> comparison;
+
+  double tokens_per_second() const {
+    return static_cast<double>(num_scored) / std::max(seconds, 1e-9);
+  }
+};
+
+/// `reference` may be null.
+Results evaluate(Transformer& model, Transformer* reference, const std::vector<TokenId>& tokens,
+                 kvick::EvaluationOptions options) {
+  programs::ProgressBar progress("scoring");
+  options.progress = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
+  options.threads = model.num_threads();
+  Results results;
+  results.num_tokens = tokens.size();
+  const programs::Stopwatch time;
+  if (reference == nullptr) {
+    const auto nll = kvick::negative_log_likelihoods(model, tokens, options);
+    results.seconds = time.seconds();
+    results.num_scored = nll.size();
+    results.nll = kvick::mean_estimate(nll);
+  } else {
+    const auto comparison = kvick::compare_models(model, *reference, tokens, options);
+    results.seconds = time.seconds();
+    results.num_scored = comparison.nll.size();
+    results.comparison = kvick::summarize(comparison);
+    results.nll = results.comparison->nll;
+  }
+  return results;
+}
+
+// ---- Output ----
+
+/// Numbers that are unknown or infinite become null.
+Json to_json(const MeanEstimate& estimate) {
+  return {{"mean", estimate.mean}, {"standard_error", estimate.standard_error}};
+}
+
+Json to_json(const kvick::ComparisonSummary& comparison, const std::string& path) {
+  return {{"model", path},
+          {"nll", to_json(comparison.reference_nll)},
+          {"perplexity", to_json(kvick::perplexity(comparison.reference_nll))},
+          {"nll_difference", to_json(comparison.nll_difference)},
+          {"kl_divergence",
+           {{"mean", comparison.divergence.mean},
+            {"standard_error", comparison.divergence.standard_error},
+            {"median", comparison.median_divergence},
+            {"p99", comparison.p99_divergence},
+            {"max", comparison.max_divergence}}},
+          {"same_top", to_json(comparison.same_top)}};
+}
+
+std::string to_json(const Results& results, const Options& options, const Transformer& model,
+                    int context) {
+  Json json = {
+      {"model", options.model},
+      {"tokens", results.num_tokens},
+      {"tokens_scored", results.num_scored},
+      {"context", context},
+      {"kv", name(options.kv)},
+      {"nll", to_json(results.nll)},
+      {"perplexity", to_json(kvick::perplexity(results.nll))},
+      {"seconds", results.seconds},
+      {"tokens_per_second", results.tokens_per_second()},
+      {"threads", model.num_threads()},
+      {"isa", name(model.isa())},
+  };
+  if (results.comparison) json["against"] = to_json(*results.comparison, options.against);
+  return json.dump(-1, ' ', true, Json::error_handler_t::replace);  // file names need not be UTF-8
+}
+
+void print_estimate(const char* label, const MeanEstimate& estimate, const char* unit = "") {
+  char line[160];
+  std::snprintf(line, sizeof line, "%-16s %.6g +- %.2g%s\n", label, estimate.mean,
+                estimate.standard_error, unit);
+  programs::print(line);
+}
+
+void print_text(const Results& results) {
+  char line[160];
+  std::snprintf(line, sizeof line, "%-16s %zu of %zu tokens, %.1f tokens/s\n", "scored",
+                results.num_scored, results.num_tokens, results.tokens_per_second());
+  programs::print(line);
+  print_estimate("nll", results.nll, " nats/token");
+  print_estimate("perplexity", kvick::perplexity(results.nll));
+  if (!results.comparison) return;
+  const kvick::ComparisonSummary& comparison = *results.comparison;
+  print_estimate("reference nll", comparison.reference_nll, " nats/token");
+  print_estimate("nll difference", comparison.nll_difference, " nats/token");
+  print_estimate("kl divergence", comparison.divergence, " nats/token");
+  std::snprintf(line, sizeof line, "%-16s median %.4g, 99th percentile %.4g, max %.4g\n", "",
+                comparison.median_divergence, comparison.p99_divergence, comparison.max_divergence);
+  programs::print(line);
+  const MeanEstimate percent = {100 * comparison.same_top.mean,
+                                100 * comparison.same_top.standard_error};
+  print_estimate("same top token", percent, " %");
+}
+
+void run(int argc, char** argv) {
+  const auto options = parse_options(argc, argv);
+  if (!options) return;
+  Transformer model(options->model, {.threads = options->threads});
+  std::optional<Transformer> against;
+  if (!options->against.empty())
+    against.emplace(options->against, kvick::TransformerOptions{options->threads});
+  Transformer* const reference = against ? &*against : nullptr;
+  const int context = context_size(*options, model, reference);
+  const std::vector<TokenId> tokens = read_tokens(*options, model);
+
+  preload(model);
+  if (reference != nullptr) preload(*reference);
+  const Results results =
+      evaluate(model, reference, tokens, {.context = context, .cache_type = options->kv});
+  if (options->print_json) {
+    programs::print(to_json(results, *options, model, context) + "\n");
+  } else {
+    print_text(results);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return programs::run("kvick-eval", [&] { run(argc, argv); });
+}
