@@ -18,7 +18,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -54,8 +53,12 @@ struct Options {
   std::string text_file;
   int context = 0;  // 0: the models', at most kMaxDefaultContext
   int threads = 0;  // 0: as many as the process may use
-  kvick::ElementType kv = kvick::ElementType::kF16;
+  std::string kv = "f16";
   bool print_json = false;
+
+  kvick::ElementType cache_type() const {
+    return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
+  }
 };
 
 /// Nothing if help was asked for.
@@ -79,11 +82,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
       ->check(CLI::Range(2, 1 << 24));
   app.add_option("-t,--threads", options.threads, "default: what the process may use")
       ->check(CLI::PositiveNumber);
-  const std::map<std::string, kvick::ElementType> kv_types = {{"f32", kvick::ElementType::kF32},
-                                                              {"f16", kvick::ElementType::kF16}};
-  app.add_option("--kv", options.kv, "how keys and values are stored: f32 or f16")
-      ->transform(CLI::Transformer(kv_types))
-      ->default_str("f16");
+  app.add_option("--kv", options.kv, "how keys and values are stored")
+      ->check(CLI::IsMember({"f32", "f16"}))
+      ->capture_default_str();
   app.add_flag("--json", options.print_json, "print the results as one line of JSON");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
   return options;
@@ -139,7 +140,7 @@ int context_size(const Options& options, const Transformer& model, const Transfo
   if (reference != nullptr) most = std::min(most, reference->max_seq_len());
   if (options.context == 0) return std::min(most, kMaxDefaultContext);
   if (options.context > most) {
-    throw BadInput(kvick::detail::concat("--context must be at most the model's ", most, ", got ",
+    throw BadInput(kvick::detail::concat("--context must be at most the models' ", most, ", got ",
                                          options.context));
   }
   return options.context;
@@ -217,7 +218,7 @@ std::string to_json(const Results& results, const Options& options, const Transf
       {"tokens", results.num_tokens},
       {"tokens_scored", results.num_scored},
       {"context", context},
-      {"kv", name(options.kv)},
+      {"kv", options.kv},
       {"nll", to_json(results.nll)},
       {"perplexity", to_json(kvick::perplexity(results.nll))},
       {"seconds", results.seconds},
@@ -270,7 +271,7 @@ void run(int argc, char** argv) {
   preload(model);
   if (reference != nullptr) preload(*reference);
   const Results results =
-      evaluate(model, reference, tokens, {.context = context, .cache_type = options->kv});
+      evaluate(model, reference, tokens, {.context = context, .cache_type = options->cache_type()});
   if (options->print_json) {
     programs::print(to_json(results, *options, model, context) + "\n");
   } else {

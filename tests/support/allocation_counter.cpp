@@ -76,6 +76,13 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
 
 }  // extern "C"
 
+#elif defined(KVICK_TEST_CLANG_THREAD_SANITIZER)
+
+// Its operators cannot be replaced, but it tells this function of every allocation it made.
+extern "C" void __sanitizer_malloc_hook(const volatile void*, std::size_t bytes) {
+  support::record(bytes);
+}
+
 #else
 
 namespace {
@@ -129,5 +136,4 @@ void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
 void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
 void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { std::free(p); }
-
 #endif

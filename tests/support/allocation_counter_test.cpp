@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/Core>
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <new>
 #include <thread>
 #include <vector>
+
+#include "support/sanitizers.hpp"
 
 namespace {
 
@@ -64,5 +67,16 @@ TEST(AllocationCounter, CountsAllThreads) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GE(support::num_allocations() - before, kThreads * kEach);
 }
+
+#if defined(__GLIBC__) && !defined(KVICK_TEST_SANITIZED)
+
+TEST(AllocationCounter, SeesEigensTemporaries) {
+  const auto before = support::num_allocations();
+  const Eigen::VectorXf temporary(static_cast<Eigen::Index>(num_bytes / sizeof(float)));
+  EXPECT_EQ(support::num_allocations(), before + 1);
+  EXPECT_NE(temporary.data(), nullptr);
+}
+
+#endif
 
 }  // namespace

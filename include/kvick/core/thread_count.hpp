@@ -61,6 +61,16 @@ inline std::optional<int> parse_cpu_max(std::string_view text) noexcept {
   return cpus_of_quota(*quota, *period);
 }
 
+/// Whether `name` is in "name,name,...".
+inline bool lists(std::string_view names, std::string_view name) noexcept {
+  for (;;) {
+    const std::size_t comma = names.find(',');
+    if (names.substr(0, comma) == name) return true;
+    if (comma == std::string_view::npos) return false;
+    names.remove_prefix(comma + 1);
+  }
+}
+
 /// The path of the process in /proc/self/cgroup, whose lines are "id:controllers:path": the line
 /// whose controllers hold `controller`, or for an empty one the line of cgroup v2, "0::path".
 inline std::optional<std::string> cgroup_path(std::string_view text, std::string_view controller) {
@@ -70,11 +80,7 @@ inline std::optional<std::string> cgroup_path(std::string_view text, std::string
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
-    const std::string controllers =
-        "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
-    const bool found = controller.empty() ? controllers == ",,"
-                                          : controllers.find("," + std::string(controller) + ",") !=
-                                                std::string::npos;
+    const bool found = lists(line.substr(first + 1, second - first - 1), controller);
     if (found) return std::string(line.substr(second + 1));
   }
   return std::nullopt;

@@ -206,15 +206,16 @@ inline std::size_t most_likely_token(std::span<const float> logits) noexcept {
   return static_cast<std::size_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// With the log_sum_exp of both. Both terms of the difference round alike for equal logits: 0.
-inline double divergence_sum(std::span<const float> reference_logits, double reference_normalizer,
-                             std::span<const float> logits, double normalizer) noexcept {
+/// Both terms of the difference round alike for equal logits: 0.
+inline double divergence_sum(std::span<const float> reference_logits,
+                             const LogSoftmax& reference_log_softmax, std::span<const float> logits,
+                             const LogSoftmax& log_softmax) noexcept {
   double sum = 0.0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    const double reference_logprob = reference_logits[i] - reference_normalizer;
+    const double reference_logprob = reference_log_softmax(reference_logits[i]);
     const double probability = math::exp(reference_logprob);
     if (probability == 0.0) continue;  // p ln p goes to 0 with p
-    sum = std::fma(probability, reference_logprob - (logits[i] - normalizer), sum);
+    sum = std::fma(probability, reference_logprob - log_softmax(logits[i]), sum);
   }
   return std::max(sum, 0.0);
 }
@@ -241,7 +242,7 @@ std::vector<double> negative_log_likelihoods(Model& model, std::span<const Token
   detail::WindowReader<Model> reader(model, plan.max_cached_tokens(), options.cache_type);
   plan.run(
       [&](std::size_t i, TokenId token, std::span<const float> logits) {
-        nll[i] = log_sum_exp(logits) - logits[static_cast<std::size_t>(token)];
+        nll[i] = -LogSoftmax(logits)(logits[static_cast<std::size_t>(token)]);
       },
       reader);
   return nll;
@@ -264,13 +265,13 @@ ModelComparison compare_models(Model& model, Reference& reference, std::span<con
   plan.run(
       [&](std::size_t i, TokenId token, std::span<const float> logits,
           std::span<const float> reference_logits) {
-        const double normalizer = log_sum_exp(logits);
-        const double reference_normalizer = log_sum_exp(reference_logits);
+        const LogSoftmax log_softmax(logits);
+        const LogSoftmax reference_log_softmax(reference_logits);
         const auto column = static_cast<std::size_t>(token);
-        result.nll[i] = normalizer - logits[column];
-        result.reference_nll[i] = reference_normalizer - reference_logits[column];
+        result.nll[i] = -log_softmax(logits[column]);
+        result.reference_nll[i] = -reference_log_softmax(reference_logits[column]);
         result.divergence[i] =
-            detail::divergence_sum(reference_logits, reference_normalizer, logits, normalizer);
+            detail::divergence_sum(reference_logits, reference_log_softmax, logits, log_softmax);
         result.same_top[i] =
             detail::most_likely_token(logits) == detail::most_likely_token(reference_logits) ? 1.0
                                                                                              : 0.0;
@@ -285,8 +286,8 @@ inline double kl_divergence(std::span<const float> reference_logits,
                   "both logits must have the same size, got ", reference_logits.size(), " and ",
                   logits.size());
   const ScopedFpEnvironment fp_environment;
-  return detail::divergence_sum(reference_logits, log_sum_exp(reference_logits), logits,
-                                log_sum_exp(logits));
+  return detail::divergence_sum(reference_logits, LogSoftmax(reference_logits), logits,
+                                LogSoftmax(logits));
 }
 
 inline MeanEstimate mean_estimate(std::span<const double> values) {

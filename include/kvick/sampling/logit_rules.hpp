@@ -33,7 +33,7 @@ class LogitRules {
  public:
   /// Throws Error(kArgument) for options out of range.
   explicit LogitRules(const SamplingOptions& options) : options_(options) {
-    check_sampling_options(options, "LogitRules");
+    check_sampling_options(options, "Sampler");
   }
 
   const SamplingOptions& options() const noexcept { return options_; }

@@ -38,21 +38,32 @@ struct Logprobs {
   std::vector<TokenLogprob> top;  ///< the most likely, descending; equals ascending by token
 };
 
-/// ln of the sum of e^logit: what to take from a logit to get its log probability.
-inline double log_sum_exp(std::span<const float> logits);
+/// Turns logits into log probabilities.
+class LogSoftmax {
+ public:
+  explicit LogSoftmax(std::span<const float> logits);
+
+  /// The log probability of a token with this logit. Exact to a few ulp however large logits are,
+  /// because the maximum is taken off first.
+  double operator()(float logit) const noexcept { return (logit - max_) - log_sum_; }
+
+ private:
+  double max_;      // the largest logit
+  double log_sum_;  // ln of the sum of e^(logit - max)
+};
 
 /// The log probability of the chosen token and of the `num_top` most likely ones.
 inline Logprobs logprobs(std::span<const float> logits, TokenId chosen, int num_top);
 
 // ---- Implementation: nothing below is API ----
 
-inline double log_sum_exp(std::span<const float> logits) {
-  detail::check_logits(logits, "log_sum_exp");
+inline LogSoftmax::LogSoftmax(std::span<const float> logits) {
+  detail::check_logits(logits, "LogSoftmax");
   const ScopedFpEnvironment fp_environment;
-  const double max = *std::max_element(logits.begin(), logits.end());
+  max_ = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
-  for (const float logit : logits) sum += math::exp(logit - max);
-  return max + math::log(sum);
+  for (const float logit : logits) sum += math::exp(logit - max_);
+  log_sum_ = math::log(sum);
 }
 
 inline Logprobs logprobs(std::span<const float> logits, TokenId chosen, int num_top) {
@@ -62,9 +73,9 @@ inline Logprobs logprobs(std::span<const float> logits, TokenId chosen, int num_
                   "), got ", chosen);
   detail::require(num_top >= 0, ErrorCode::kArgument, kOperation,
                   "num_top must be at least 0, got ", num_top);
-  const double normalizer = log_sum_exp(logits);
+  const LogSoftmax log_softmax(logits);
   const auto entry = [&](TokenId token) {
-    return TokenLogprob{token, logits[static_cast<std::size_t>(token)] - normalizer};
+    return TokenLogprob{token, log_softmax(logits[static_cast<std::size_t>(token)])};
   };
   std::vector<TokenId> tokens(logits.size());
   std::iota(tokens.begin(), tokens.end(), TokenId{0});

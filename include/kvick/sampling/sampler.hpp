@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // From logits to a token: truncation, temperature and an exact, repeatable draw.
 //
-// Steps, in this order (llama.cpp's default): top-k, top-p, min-p, temperature, draw. Each works on
-// the tokens that the steps before it kept; probabilities in top-p and min-p are the softmax over
-// those, before temperature.
+// Steps, in this order (llama.cpp's default): logit bias, bans and penalties (see logit_rules.hpp),
+// top-k, top-p, min-p, temperature, draw. Each works on the tokens that the steps before it kept;
+// probabilities in top-p and min-p are the softmax over those, before temperature. Greedy choice,
+// temperature 0, takes the likeliest token after the rules.
 //
 // The draw is Gumbel-max: the token with the largest logit / temperature + g wins, where
 // g = -ln(-ln u) and u is a uniform number in (0, 1) that depends on (seed, output index, token id)
@@ -15,8 +16,7 @@
 //           -inf, or none.
 // Threads   A Sampler belongs to one thread at a time. No allocation unless there are more logits
 //           than ever before.
-// Source    Top-k: Fan et al. 2018. Top-p: Holtzman et al. 2019. Min-p: Nguyen et al. 2024.
-//           Gumbel-max: Gumbel 1954, Maddison et al. 2014.
+// Source    Gumbel-max: Gumbel 1954, Maddison et al. 2014. Others: see sampling_options.hpp.
 // Layer     sampling: may include core.
 #pragma once
 
@@ -25,7 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,28 +34,25 @@
 #include "kvick/core/math.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/random.hpp"
+#include "kvick/sampling/check_logits.hpp"
+#include "kvick/sampling/logit_rules.hpp"
+#include "kvick/sampling/sampling_options.hpp"
 
 namespace kvick::inline v0_1 {
-
-struct SamplingOptions {
-  float temperature = 0.0f;  ///< 0: greedy, the most likely token
-  int top_k = 0;             ///< keep this many most likely tokens; 0 keeps all
-  float top_p = 1.0f;        ///< keep the fewest most likely tokens with this much probability
-  float min_p = 0.0f;        ///< keep tokens with at least this share of the best one's probability
-  std::uint64_t seed = 0;
-};
 
 /// The most likely token; the lowest id of equals.
 inline TokenId argmax(std::span<const float> logits);
 
 class Sampler {
  public:
-  explicit Sampler(const SamplingOptions& options = {});
+  explicit Sampler(const SamplingOptions& options = {}) : rules_(options) {}
 
-  const SamplingOptions& options() const noexcept { return options_; }
+  const SamplingOptions& options() const noexcept { return rules_.options(); }
 
-  /// The token with index `output_index` among those generated for this request.
-  TokenId sample(std::span<const float> logits, std::uint64_t output_index);
+  /// The token with index `output_index` among those generated for this request. Penalties look at
+  /// `history`: the prompt and all tokens after it, up to the position of these logits.
+  TokenId sample(std::span<const float> logits, std::uint64_t output_index,
+                 std::span<const TokenId> history = {});
 
  private:
   struct Candidate {
@@ -70,7 +66,8 @@ class Sampler {
     return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
   }
 
-  TokenId choose(std::span<const float> logits, std::uint64_t output_index);
+  TokenId choose(std::span<const float> logits, std::uint64_t output_index,
+                 std::span<const TokenId> history);
   void collect(std::span<const float> logits);
   void sort_first(std::size_t count);
   void keep_top_k();
@@ -78,7 +75,8 @@ class Sampler {
   void keep_min_p();
   TokenId draw(std::uint64_t output_index) const;
 
-  SamplingOptions options_;
+  LogitRules rules_;
+  std::vector<float> adjusted_;  // logits after the rules
   std::vector<Candidate> candidates_;
   std::size_t num_sorted_ = 0;  // the first so many are the best, in order
   Candidate best_{};
@@ -89,20 +87,6 @@ class Sampler {
 namespace detail {
 
 // What computes is not inlined, so that no arithmetic leaves the guard of its caller.
-
-/// Throws if `logits` holds a value no distribution could have.
-inline void check_logits(std::span<const float> logits, std::string_view operation) {
-  require(!logits.empty(), ErrorCode::kArgument, operation, "logits must not be empty");
-  bool any_finite = false;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    require(!(std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()),
-            ErrorCode::kArgument, operation, "logits must be below +inf and not NaN, got ",
-            logits[i], " for token ", i);
-    any_finite = any_finite || std::isfinite(logits[i]);
-  }
-  require(any_finite, ErrorCode::kArgument, operation,
-          "one logit must be finite, got -inf for all ", logits.size(), " tokens");
-}
 
 [[gnu::noinline]] inline TokenId index_of_max(std::span<const float> logits) noexcept {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -143,28 +127,23 @@ inline TokenId argmax(std::span<const float> logits) {
   return detail::index_of_max(logits);
 }
 
-inline Sampler::Sampler(const SamplingOptions& options) : options_(options) {
-  constexpr std::string_view kOperation = "Sampler";
-  detail::require(std::isfinite(options.temperature) && options.temperature >= 0.0f,
-                  ErrorCode::kArgument, kOperation, "temperature must be at least 0, got ",
-                  options.temperature);
-  detail::require(options.top_k >= 0, ErrorCode::kArgument, kOperation,
-                  "top_k must be at least 0, got ", options.top_k);
-  detail::require(options.top_p >= 0.0f && options.top_p <= 1.0f, ErrorCode::kArgument, kOperation,
-                  "top_p must be in [0, 1], got ", options.top_p);
-  detail::require(options.min_p >= 0.0f && options.min_p <= 1.0f, ErrorCode::kArgument, kOperation,
-                  "min_p must be in [0, 1], got ", options.min_p);
-}
-
-inline TokenId Sampler::sample(std::span<const float> logits, std::uint64_t output_index) {
-  if (options_.temperature == 0.0f) return argmax(logits);
+inline TokenId Sampler::sample(std::span<const float> logits, std::uint64_t output_index,
+                               std::span<const TokenId> history) {
   detail::check_logits(logits, "Sampler::sample");
   const ScopedFpEnvironment fp_environment;
-  return choose(logits, output_index);
+  return choose(logits, output_index, history);
 }
 
 [[gnu::noinline]] inline TokenId Sampler::choose(std::span<const float> logits,
-                                                 std::uint64_t output_index) {
+                                                 std::uint64_t output_index,
+                                                 std::span<const TokenId> history) {
+  if (rules_.any(output_index)) {
+    adjusted_.assign(logits.begin(), logits.end());
+    rules_.apply(adjusted_, output_index, history);
+    detail::check_logits(adjusted_, "Sampler::sample");
+    logits = adjusted_;
+  }
+  if (options().temperature == 0.0f) return detail::index_of_max(logits);
   collect(logits);
   keep_top_k();
   keep_top_p();
@@ -203,21 +182,21 @@ inline void Sampler::sort_first(std::size_t count) {
 }
 
 inline void Sampler::keep_top_k() {
-  const auto top_k = static_cast<std::size_t>(options_.top_k);
+  const auto top_k = static_cast<std::size_t>(options().top_k);
   if (top_k == 0 || top_k >= candidates_.size()) return;
   sort_first(top_k);
   candidates_.resize(top_k);
 }
 
 inline void Sampler::keep_top_p() {
-  if (options_.top_p >= 1.0f) return;
+  if (options().top_p >= 1.0f) return;
   const auto weight = [&](const Candidate& c) {
     return math::exp(static_cast<double>(c.logit) - static_cast<double>(best_.logit));
   };
   // In the order of candidates_, which is sorted or by token: the same on every machine.
   double total = 0.0;
   for (const Candidate& candidate : candidates_) total += weight(candidate);
-  const double wanted = static_cast<double>(options_.top_p) * total;
+  const double wanted = static_cast<double>(options().top_p) * total;
   double sum = 0.0;
   std::size_t kept = 0;
   while (kept < candidates_.size()) {
@@ -232,19 +211,19 @@ inline void Sampler::keep_top_p() {
 }
 
 inline void Sampler::keep_min_p() {
-  if (options_.min_p <= 0.0f) return;
+  if (options().min_p <= 0.0f) return;
   const double least =
-      static_cast<double>(best_.logit) + math::log(static_cast<double>(options_.min_p));
+      static_cast<double>(best_.logit) + math::log(static_cast<double>(options().min_p));
   std::erase_if(candidates_, [&](const Candidate& c) { return c.logit < least; });
 }
 
 inline TokenId Sampler::draw(std::uint64_t output_index) const {
-  const double temperature = options_.temperature;
+  const double temperature = options().temperature;
   const auto scaled = [&](const Candidate& c) {
     return static_cast<double>(c.logit) / temperature;
   };
   const auto uniform = [&](const Candidate& c) {
-    return detail::gumbel_uniform(options_.seed, output_index, c.token);
+    return detail::gumbel_uniform(options().seed, output_index, c.token);
   };
   Candidate winner = best_;
   double winning_score = scaled(best_) + detail::gumbel_noise(uniform(best_));
