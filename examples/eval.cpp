@@ -68,18 +68,25 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "Prints negative log-likelihood and perplexity of a text under a model, and how the model's "
       "predictions differ from another's.",
       "kvick-eval");
-  app.add_option("-m,--model", options.model, "GGUF file")->required();
+  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
   app.add_option("--against", options.against,
-                 "GGUF file of the reference, such as the same model in full precision");
+                 "GGUF file of the reference, such as the same model in full precision; shows "
+                 "KL(P_reference || P_model)")
+      ->type_name("FILE");
   auto* const input = app.add_option_group("Input", "one of these");
-  input->add_option("--text", options.text_file,
-                    "file of text; the vocabulary says whether a begin of sequence token is added");
-  input->add_option("--ids", options.ids_file,
-                    "file of token ids, separated by commas or white space; nothing is added");
+  input
+      ->add_option("--text", options.text_file,
+                   "file of text; the vocabulary says whether a begin of sequence token is added")
+      ->type_name("FILE");
+  input
+      ->add_option("--ids", options.ids_file,
+                   "file of token ids, separated by commas or white space; nothing is added")
+      ->type_name("FILE");
   input->require_option(1);
   app.add_option("-c,--context", options.context,
                  "tokens of a window, at least 2; default: the models', at most 4096")
-      ->check(CLI::Range(2, 1 << 24));
+      ->check(CLI::Range(2, 1 << 24))
+      ->type_name("INT");
   app.add_option("-t,--threads", options.threads, "default: what the process may use")
       ->check(CLI::PositiveNumber);
   app.add_option("--kv", options.kv, "how keys and values are stored")
@@ -95,7 +102,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
 std::string read_file(const std::string& path) {
   constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // weeks of work for most models
   const auto fail = [&](const std::string& reason) {
-    throw BadInput("cannot read " + kvick::detail::quoted(path) + ": " + reason);
+    throw BadInput("cannot read " + kvick::detail::in_quotes(path) + ": " + reason);
   };
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);

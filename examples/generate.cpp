@@ -286,7 +286,7 @@ std::ofstream open_logits_file(const std::string& path) {
   std::ofstream file;
   if (path.empty()) return file;
   file.open(path);
-  if (!file) throw BadInput("cannot write --logits file " + kvick::detail::quoted(path));
+  if (!file) throw BadInput("cannot write --logits file " + kvick::detail::in_quotes(path));
   return file;
 }
 

@@ -248,8 +248,8 @@ constexpr std::size_t kMaxShownBytes = 80;  // of a text
 /// Untrusted text as printable ASCII.
 std::string printable(std::string_view text) {
   std::string result;
-  while (!text.empty()) {  // in pieces, because quoted() shortens what it is given
-    const std::string quoted = kvick::detail::quoted(text.substr(0, kMaxShownBytes));
+  while (!text.empty()) {  // in pieces, because in_quotes() shortens what it is given
+    const std::string quoted = kvick::detail::in_quotes(text.substr(0, kMaxShownBytes));
     result += quoted.substr(1, quoted.size() - 2);
     text.remove_prefix(std::min(text.size(), kMaxShownBytes));
   }

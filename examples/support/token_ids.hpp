@@ -41,7 +41,7 @@ inline std::vector<kvick::TokenId> parse_token_ids(std::string_view text, int vo
     if (error != std::errc() || end != item.data() + item.size() || id < 0 || id >= vocab_size) {
       throw BadInput(kvick::detail::concat("token ids must be integers in [0, ", vocab_size,
                                            ") separated by commas, got ",
-                                           kvick::detail::quoted(item)));
+                                           kvick::detail::in_quotes(item)));
     }
     ids.push_back(id);
     if (comma == std::string_view::npos) return ids;

@@ -73,4 +73,3 @@
 #include "kvick/sampling/logprobs.hpp"
 #include "kvick/sampling/sampler.hpp"
 #include "kvick/sampling/sampling_options.hpp"
-

@@ -58,7 +58,7 @@ TEST(Isa, UnknownNamesAreQuotedAndTheKnownOnesListed) {
     EXPECT_EQ(message,
               "[parse_isa] the ISA must be one of portable, avx2, avx_vnni, avx512_vnni, "
               "neon_dotprod, got " +
-                  detail::quoted(text));
+                  detail::in_quotes(text));
   }
 }
 

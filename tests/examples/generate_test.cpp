@@ -173,17 +173,35 @@ TEST(Generate, PromptIdsAreTakenAsTheyAre) {
 
 TEST(Generate, TextContinuesThePromptWithItsSpaces) {
   const RandomModel model;
-  const Arguments options = {"-m", model.path(), "-n", "24", "--temp", "0"};
-  for (const std::string prompt : {"300", "1"}) {
-    const std::string ids = generate_text(options + Arguments{"--ids", "--prompt-ids", prompt});
-    const std::string all =
-        run_program("kvick-tokenize", {"-m", model.path(), "--decode", prompt + "," + ids}).out;
-    const std::string before =
-        run_program("kvick-tokenize", {"-m", model.path(), "--decode", prompt}).out;
-    EXPECT_EQ(before.substr(0, before.size() - 1) +
-                  generate_text(options + Arguments{"--prompt-ids", prompt}) + "\n",
-              all);
+  const auto decode = [&](const std::string& ids) {
+    const std::string out =
+        run_program("kvick-tokenize", {"-m", model.path(), "--decode", ids}).out;
+    return out.substr(0, out.size() - 1);
+  };
+  const Arguments options = {"-m", model.path(), "-n", "4", "--temp", "0"};
+  bool has_space = false;
+  for (int prompt = 259; prompt < 279; ++prompt) {
+    const std::string id = std::to_string(prompt);
+    const std::string ids = generate_text(options + Arguments{"--ids", "--prompt-ids", id});
+    const std::string text = generate_text(options + Arguments{"--prompt-ids", id});
+    EXPECT_EQ(decode(id) + text, decode(id + "," + ids));
+    has_space = has_space || text.starts_with(' ');
   }
+  EXPECT_TRUE(has_space) << "no continuation tells whether the first space is kept";
+}
+
+TEST(Generate, TextAfterAControlTokenHasNoSpaceBeforeIt) {
+  const RandomModel model;
+  for (int seed = 0; seed < 50; ++seed) {
+    const Arguments options = {"-m", model.path(), "--prompt-ids", "1",
+                               "-n", "4",          "--seed",       std::to_string(seed)};
+    // The syllables that begin a word are tokens 359 to 458.
+    const int first = split(generate_text(options + Arguments{"--ids"})).at(0);
+    if (first < 359 || first > 458) continue;
+    EXPECT_FALSE(generate_text(options).starts_with(' '));
+    return;
+  }
+  FAIL() << "no seed gave a token that begins with a space";
 }
 
 // ---- End ----

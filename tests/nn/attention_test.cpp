@@ -522,11 +522,13 @@ TEST(Attention, DoesNotAllocateOnceWarm) {
   const Sequence tokens = random_sequence(shape, 200, 60);
   ContiguousKVCache cache = make_cache(shape, 2, 200);
   for (const int sequence : {0, 1}) cache.write(0, sequence, 0, tokens.keys, tokens.values);
-  const AttentionSegment prompt[] = {{.num_tokens = 60}, {.sequence = 1, .num_tokens = 60}};
-  const AttentionSegment step[] = {{.first_position = 60, .num_tokens = 1},
-                                   {.sequence = 1, .first_position = 60, .num_tokens = 1}};
-  const Matrix queries = tokens.queries.topRows(60);
-  Matrix outputs(60, 64);
+  const AttentionSegment prompt[] = {{.num_tokens = 60},
+                                     {.sequence = 1, .first_row = 60, .num_tokens = 60}};
+  const AttentionSegment step[] = {
+      {.first_position = 60, .num_tokens = 1},
+      {.sequence = 1, .first_position = 60, .first_row = 1, .num_tokens = 1}};
+  const Matrix queries = tokens.queries.topRows(120);
+  Matrix outputs(120, 64);
   Attention attention(shape, 2);
   attention.plan(prompt);
   const std::size_t before = support::num_allocations();

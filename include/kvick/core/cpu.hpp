@@ -188,12 +188,17 @@ inline Isa parse_isa(std::string_view text) {
   }
   throw Error(ErrorCode::kArgument, "parse_isa",
               detail::concat("the ISA must be one of ", detail::list_names(kAllIsas), ", got ",
-                             detail::quoted(text)));
+                             detail::in_quotes(text)));
 }
 
 inline Isa default_isa() {
   const char* const choice = std::getenv("KVICK_ISA");
-  return choice == nullptr || *choice == '\0' ? best_isa() : parse_isa(choice);
+  if (choice == nullptr || *choice == '\0') return best_isa();
+  try {
+    return parse_isa(choice);
+  } catch (const Error& error) {
+    throw Error(error.code(), "default_isa", detail::concat("KVICK_ISA: ", error.message()));
+  }
 }
 
 inline std::string cpu_brand() {

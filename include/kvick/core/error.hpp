@@ -88,7 +88,7 @@ void require(bool ok, ErrorCode code, std::string_view operation, const Parts&..
 
 /// Untrusted text made fit for a message or a terminal: in single quotes, at most 80 bytes, with
 /// every byte outside printable ASCII written as \xNN.
-inline std::string quoted(std::string_view text) {
+inline std::string in_quotes(std::string_view text) {
   constexpr std::size_t kMaxLength = 80;
   constexpr char kHex[] = "0123456789abcdef";
   std::string out = "'";

@@ -29,7 +29,7 @@ struct Item {
 
   friend std::ostream& operator<<(std::ostream& out, const Item& item) {
     out << item.kind;
-    if (!item.name.empty()) out << ' ' << quoted(item.name);
+    if (!item.name.empty()) out << ' ' << in_quotes(item.name);
     return out;
   }
 };

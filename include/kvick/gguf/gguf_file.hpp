@@ -271,7 +271,7 @@ inline const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
   const GgufTensor& tensor = content_.tensors[*found];
   if (!tensor.is_supported()) {
     std::string supported;
-    for (const TensorTypeInfo& type : tensor_types()) supported += " " + std::string(type.name);
+    for (const TensorTypeInfo& type : tensor_types()) supported.append(" ").append(type.name);
     throw Error(ErrorCode::kUnsupported, "GgufFile::find_tensor",
                 detail::concat("'", name_, "': ", detail::Item{"tensor", name}, " has type ",
                                tensor.type_name(), ", supported are", supported));

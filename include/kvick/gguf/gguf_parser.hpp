@@ -72,7 +72,7 @@ inline std::uint32_t read_gguf_version(ByteCursor& cursor) {
   const auto magic = cursor.take(kGgufMagic.size(), {"the header"});
   const std::string_view found(reinterpret_cast<const char*>(magic.data()), magic.size());
   context.require(found == kGgufMagic, "a GGUF file must start with 'GGUF', this one starts with ",
-                  quoted(found));
+                  in_quotes(found));
   const auto version = cursor.read<std::uint32_t>({"the header"});
   if (version != 0 && (version & 0xffff) == 0) {
     context.fail(ErrorCode::kUnsupported,

@@ -331,7 +331,7 @@ inline std::vector<std::byte> GgufWriter::encode_header() const {
                       try_align_up(end, alignment_, offset) &&
                       offset <= static_cast<std::uint64_t>(INT64_MAX);
     detail::require(fits, ErrorCode::kArgument, "GgufWriter::write", "tensors up to ",
-                    detail::quoted(tensor.name), " must fit in a file of 2^63 bytes");
+                    detail::in_quotes(tensor.name), " must fit in a file of 2^63 bytes");
   }
   return out;
 }
@@ -346,8 +346,8 @@ inline void GgufWriter::write_to(const GgufSink& sink) const {
     std::uint64_t num_written = 0;
     const auto require_exact = [&](bool ok, std::uint64_t num_bytes) {
       detail::require(ok, ErrorCode::kArgument, "GgufWriter::write", "the producer of tensor ",
-                      detail::quoted(tensor.name), " must give ", tensor.num_bytes, " bytes, gave ",
-                      num_bytes);
+                      detail::in_quotes(tensor.name), " must give ", tensor.num_bytes,
+                      " bytes, gave ", num_bytes);
     };
     tensor.producer([&](std::span<const std::byte> bytes) {
       require_exact(bytes.size() <= tensor.num_bytes - num_written, num_written + bytes.size());

@@ -62,10 +62,10 @@ class ConfigReader {
     if (value == nullptr) return std::nullopt;
     if (!value->is_array()) return check_size(suffix, value->get<std::int64_t>());
     const auto values = value->get<std::vector<std::int64_t>>();
-    require(!values.empty(), ErrorCode::kFormat, kOperation, quoted(key(suffix)),
+    require(!values.empty(), ErrorCode::kFormat, kOperation, in_quotes(key(suffix)),
             " must not be an empty array");
     for (const std::int64_t other : values) {
-      require(other == values.front(), ErrorCode::kUnsupported, kOperation, quoted(key(suffix)),
+      require(other == values.front(), ErrorCode::kUnsupported, kOperation, in_quotes(key(suffix)),
               " must be the same in every layer, got ", values.front(), " and ", other);
     }
     return check_size(suffix, values.front());
@@ -74,7 +74,7 @@ class ConfigReader {
   int size(std::string_view suffix) const {
     const auto found = find_size(suffix);
     require(found.has_value(), ErrorCode::kFormat, kOperation, "the file must have the key ",
-            quoted(key(suffix)));
+            in_quotes(key(suffix)));
     return *found;
   }
 
@@ -87,7 +87,7 @@ class ConfigReader {
  private:
   int check_size(std::string_view suffix, std::int64_t value) const {
     require(value > 0 && value <= kMaxModelSize, ErrorCode::kFormat, kOperation,
-            quoted(key(suffix)), " must be in [1, ", kMaxModelSize, "], got ", value);
+            in_quotes(key(suffix)), " must be in [1, ", kMaxModelSize, "], got ", value);
     return static_cast<int>(value);
   }
 
@@ -113,7 +113,7 @@ inline RopeOptions read_rope_options(const ConfigReader& reader, const ModelConf
   rope.form = config.architecture == "llama" ? RopeForm::kAdjacentPairs : RopeForm::kHalfSplit;
   rope.freq_base = reader.number_or("rope.freq_base", 10000.0);
   require(rope.rotary_dim <= config.head_dim && rope.rotary_dim % 2 == 0, ErrorCode::kFormat,
-          ConfigReader::kOperation, quoted(reader.key("rope.dimension_count")),
+          ConfigReader::kOperation, in_quotes(reader.key("rope.dimension_count")),
           " must be even and at most the head size ", config.head_dim, ", got ", rope.rotary_dim);
   rope.freq_factors =
       read_freq_factors(reader.file(), static_cast<std::size_t>(rope.rotary_dim / 2));
@@ -134,8 +134,8 @@ inline RopeOptions read_rope_options(const ConfigReader& reader, const ModelConf
     rope.scaling = rope.factor == 1.0 ? RopeScaling::kNone : RopeScaling::kLinear;
   } else {
     require(type == "none", ErrorCode::kUnsupported, ConfigReader::kOperation,
-            quoted(reader.key("rope.scaling.type")), " must be none, linear or yarn, got ",
-            quoted(type));
+            in_quotes(reader.key("rope.scaling.type")), " must be none, linear or yarn, got ",
+            in_quotes(type));
   }
   return rope;
 }
@@ -157,7 +157,7 @@ inline void refuse_unsupported_options(const ConfigReader& reader) {
   const auto refuse = [&](std::string_view suffix, std::string_view what) {
     throw Error(
         ErrorCode::kUnsupported, ConfigReader::kOperation,
-        concat("models with ", what, " are not supported, got ", quoted(reader.key(suffix))));
+        concat("models with ", what, " are not supported, got ", in_quotes(reader.key(suffix))));
   };
   if (reader.file().get_or<std::int64_t>(reader.key("expert_count"), 0) > 0) {
     refuse("expert_count", "mixture of experts");
@@ -179,7 +179,7 @@ inline ModelConfig read_model_config(const GgufFile& file) {
                       config.architecture == "qwen3",
                   ErrorCode::kUnsupported, kOperation,
                   "general.architecture must be llama, qwen2 or qwen3, got ",
-                  detail::quoted(config.architecture));
+                  detail::in_quotes(config.architecture));
   const detail::ConfigReader reader(file, config.architecture);
   detail::refuse_unsupported_options(reader);
 

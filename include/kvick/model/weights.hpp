@@ -92,7 +92,7 @@ class WeightReader {
   void require_all_used() const {
     for (const GgufTensor& tensor : file_.tensors()) {
       require(used_.contains(tensor.name), ErrorCode::kUnsupported, kOperation,
-              "every tensor must have a part in the model, got ", quoted(tensor.name));
+              "every tensor must have a part in the model, got ", in_quotes(tensor.name));
     }
   }
 
@@ -101,7 +101,7 @@ class WeightReader {
     const GgufTensor& tensor = file_.tensor(name);
     require(tensor.dims[0] == static_cast<std::uint64_t>(in_features) &&
                 tensor.num_rows() == static_cast<std::uint64_t>(out_features),
-            ErrorCode::kFormat, kOperation, "tensor ", quoted(name), " must have ", out_features,
+            ErrorCode::kFormat, kOperation, "tensor ", in_quotes(name), " must have ", out_features,
             " rows of ", in_features, ", got ", tensor.num_rows(), " rows of ", tensor.dims[0]);
     used_.insert(name);
     return tensor;

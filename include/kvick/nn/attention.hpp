@@ -61,7 +61,7 @@ class Attention {
 
   const AttentionShape& shape() const noexcept { return shape_; }
 
-  /// Sets the segments of the calls to forward() that follow.
+  /// Sets the segments of the calls to forward() that follow. They must not share rows.
   void plan(std::span<const AttentionSegment> segments);
 
   /// Attends with the queries of every planned segment. Rows of no segment are left as they are.
@@ -111,6 +111,7 @@ class Attention {
   AttentionShape shape_;
   std::vector<AttentionSegment> segments_;
   std::vector<Task> tasks_;
+  Index grain_ = 1;               // tasks that a thread takes at a time
   std::vector<Scratch> scratch_;  // [threads]
 };
 
@@ -173,7 +174,10 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads) : shap
 inline void Attention::plan(std::span<const AttentionSegment> segments) {
   segments_.assign(segments.begin(), segments.end());
   tasks_.clear();
+  Index work = 0;
   for (const AttentionSegment& segment : segments) {
+    const Index num_keys = Index{segment.first_position} + segment.num_tokens;
+    work += segment.num_tokens * num_keys * shape_.num_heads * shape_.head_dim;
     for (int kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
       for (int token = 0; token < segment.num_tokens; token += block_tokens()) {
         tasks_.push_back({segment.sequence, kv_head, segment.first_position + token,
@@ -182,6 +186,7 @@ inline void Attention::plan(std::span<const AttentionSegment> segments) {
       }
     }
   }
+  grain_ = work <= detail::kSerialWork ? static_cast<Index>(tasks_.size()) : 1;
 }
 
 /// What run() of the cache and the rows of the operands rely on.
@@ -223,7 +228,7 @@ inline void Attention::forward(int layer, const ConstMatrixRef& queries, const K
                   context.pool.num_threads());
   check_segments(layer, queries.rows(), cache);
   context.pool.parallel_for(
-      static_cast<Index>(tasks_.size()), 1, [&](Index begin, Index end, int thread) {
+      static_cast<Index>(tasks_.size()), grain_, [&](Index begin, Index end, int thread) {
         for (Index i = begin; i < end; ++i) {
           run_task(layer, tasks_[static_cast<std::size_t>(i)], queries, cache, outputs,
                    context.kernels, scratch_[static_cast<std::size_t>(thread)]);

@@ -4,6 +4,7 @@
 // Layer     nn: may include core, kernels.
 #pragma once
 
+#include "kvick/core/matrix.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/kernels/kernel_table.hpp"
 
@@ -15,4 +16,11 @@ struct ComputeContext {
   const KernelTable& kernels;
 };
 
+namespace detail {
+
+/// Multiplications up to which a loop stays in one thread: at some 10 microseconds of work, waking
+/// others costs more than it saves, above all on a busy machine.
+inline constexpr Index kSerialWork = Index{1} << 16;
+
+}  // namespace detail
 }  // namespace kvick::inline v0_1

@@ -92,14 +92,19 @@ inline void linear(const WeightView& weights, const ConstMatrixRef& x, MatrixRef
                   ErrorCode::kShape, kOperation, "bias must have out_features = ", out_features,
                   " values, got ", epilogue.bias.size());
   const Index num_panels = (out_features + kPanelWidth - 1) / kPanelWidth;
-  context.pool.parallel_for(num_panels, [&](Index begin, Index end) {
+  const auto run = [&](Index begin, Index end) {
     for (Index panel = begin; panel < end; ++panel) {
       for (Index row = 0; row < x.rows(); row += detail::kRowBlock) {
         detail::linear_panel(weights, x, row, std::min(detail::kRowBlock, x.rows() - row),
                              panel * kPanelWidth, y, context.kernels, epilogue);
       }
     }
-  });
+  };
+  if (x.rows() * out_features * weights.in_features() <= detail::kSerialWork) {
+    context.pool.parallel_for(num_panels, /*grain=*/num_panels, run);
+  } else {
+    context.pool.parallel_for(num_panels, run);
+  }
 }
 
 }  // namespace kvick::inline v0_1

@@ -128,7 +128,7 @@ inline TokenId PieceIndex::find(std::string_view text) const noexcept {
 inline void PieceIndex::insert(std::string_view piece, TokenId id) {
   const TokenId existing = find(piece);
   detail::require(existing == kNoToken, ErrorCode::kFormat, "PieceIndex",
-                  "pieces must differ, got ", detail::quoted(piece), " as tokens ", existing,
+                  "pieces must differ, got ", detail::in_quotes(piece), " as tokens ", existing,
                   " and ", id);
   const std::uint64_t h = hash(piece);
   std::size_t i = h & mask_;

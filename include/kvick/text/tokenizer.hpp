@@ -105,7 +105,7 @@ namespace detail {
 
 inline Vocabulary checked_vocabulary(Vocabulary vocabulary) {
   require(vocabulary.model == "llama", ErrorCode::kUnsupported, "Tokenizer",
-          "tokenizer model must be 'llama', got ", quoted(vocabulary.model));
+          "tokenizer model must be 'llama', got ", in_quotes(vocabulary.model));
   check_vocabulary(vocabulary);
   return vocabulary;
 }

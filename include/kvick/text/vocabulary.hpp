@@ -114,7 +114,7 @@ inline void check_token(const Vocabulary& vocabulary, std::size_t id) {
   require(piece.size() <= max_bytes, ErrorCode::kFormat, kOperation, "piece of token ", id,
           " must have at most ", max_bytes, " bytes, got ", piece.size());
   require(type != TokenType::kByte || parse_byte_piece(piece), ErrorCode::kFormat, kOperation,
-          "piece of byte token ", id, " must have the form <0x0A>, got ", quoted(piece));
+          "piece of byte token ", id, " must have the form <0x0A>, got ", in_quotes(piece));
 }
 
 /// The id under `key`, or `fallback` if the file has none; a fallback outside the vocabulary is
@@ -125,7 +125,7 @@ inline TokenId read_special_id(const GgufFile& file, std::string_view key, Token
   // Converters write "none" as -1 of whatever width the key has.
   if (stored && *stored != -1 && *stored != std::numeric_limits<std::uint32_t>::max()) {
     require(*stored >= 0 && std::cmp_less(*stored, num_tokens), ErrorCode::kFormat,
-            "read_vocabulary", "key ", quoted(key), " must be in [0, ", num_tokens, "), got ",
+            "read_vocabulary", "key ", in_quotes(key), " must be in [0, ", num_tokens, "), got ",
             *stored);
     return static_cast<TokenId>(*stored);
   }
