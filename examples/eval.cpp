@@ -29,6 +29,7 @@
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/evaluation.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/model.hpp"
 #include "support/program.hpp"
 #include "support/progress_bar.hpp"
 #include "support/system.hpp"
@@ -44,21 +45,13 @@ using Json = nlohmann::ordered_json;
 
 // ---- Options ----
 
-constexpr int kMaxDefaultContext = 4096;
-
 struct Options {
   std::string model;
   std::string against;  // may be empty
   std::string ids_file;
   std::string text_file;
-  int context = 0;  // 0: the models', at most kMaxDefaultContext
-  int threads = 0;  // 0: as many as the process may use
-  std::string kv = "f16";
+  programs::ModelOptions run;
   bool print_json = false;
-
-  kvick::ElementType cache_type() const {
-    return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
-  }
 };
 
 /// Nothing if help was asked for.
@@ -83,39 +76,13 @@ std::optional<Options> parse_options(int argc, char** argv) {
                    "file of token ids, separated by commas or white space; nothing is added")
       ->type_name("FILE");
   input->require_option(1);
-  app.add_option("-c,--context", options.context,
-                 "tokens of a window, at least 2; default: the models', at most 4096")
-      ->check(CLI::Range(2, 1 << 24))
-      ->type_name("INT");
-  app.add_option("-t,--threads", options.threads, "default: what the process may use")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--kv", options.kv, "how keys and values are stored")
-      ->check(CLI::IsMember({"f32", "f16"}))
-      ->capture_default_str();
+  programs::add_model_options(app, options.run, 2, "tokens of a window, at least 2");
   app.add_flag("--json", options.print_json, "print the results as one line of JSON");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
   return options;
 }
 
 // ---- Input ----
-
-std::string read_file(const std::string& path) {
-  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // weeks of work for most models
-  const auto fail = [&](const std::string& reason) {
-    throw BadInput("cannot read " + kvick::detail::in_quotes(path) + ": " + reason);
-  };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             &std::fclose);
-  if (!file) fail(std::strerror(errno));
-  std::string text;
-  char buffer[1 << 16];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file.get())) {
-    text.append(buffer, count);
-    if (text.size() > kMaxBytes) fail("it must have at most 64 MiB");
-  }
-  if (std::ferror(file.get())) fail(std::strerror(errno));
-  return text;
-}
 
 /// Ids separated by commas, white space or both, as a list with one comma between ids.
 std::string with_commas(std::string_view text) {
@@ -135,28 +102,11 @@ std::string with_commas(std::string_view text) {
 
 std::vector<TokenId> read_tokens(const Options& options, const Transformer& model) {
   if (!options.ids_file.empty()) {
-    return programs::parse_token_ids(with_commas(read_file(options.ids_file)), model.vocab_size());
+    return programs::parse_token_ids(with_commas(programs::read_file(options.ids_file)),
+                                     model.vocab_size());
   }
   const kvick::Tokenizer tokenizer(model.file());
-  return tokenizer.encode(read_file(options.text_file), {.add_eos = false});
-}
-
-/// Tokens of a window. `reference` may be null.
-int context_size(const Options& options, const Transformer& model, const Transformer* reference) {
-  int most = model.max_seq_len();
-  if (reference != nullptr) most = std::min(most, reference->max_seq_len());
-  if (options.context == 0) return std::min(most, kMaxDefaultContext);
-  if (options.context > most) {
-    throw BadInput(kvick::detail::concat("--context must be at most the models' ", most, ", got ",
-                                         options.context));
-  }
-  return options.context;
-}
-
-/// Brings the weights into memory, so that the speed shown is not that of the disk.
-void preload(const Transformer& model) {
-  programs::ProgressBar progress("loading");
-  model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+  return tokenizer.encode(programs::read_file(options.text_file), {.add_eos = false});
 }
 
 // ---- Evaluation ----
@@ -225,7 +175,7 @@ std::string to_json(const Results& results, const Options& options, const Transf
       {"tokens", results.num_tokens},
       {"tokens_scored", results.num_scored},
       {"context", context},
-      {"kv", options.kv},
+      {"kv", options.run.kv},
       {"nll", to_json(results.nll)},
       {"perplexity", to_json(kvick::perplexity(results.nll))},
       {"seconds", results.seconds},
@@ -267,18 +217,21 @@ void print_text(const Results& results) {
 void run(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) return;
-  Transformer model(options->model, {.threads = options->threads});
+  Transformer model(options->model, {.threads = options->run.threads});
   std::optional<Transformer> against;
   if (!options->against.empty())
-    against.emplace(options->against, kvick::TransformerOptions{options->threads});
+    against.emplace(options->against, kvick::TransformerOptions{.threads = options->run.threads});
   Transformer* const reference = against ? &*against : nullptr;
-  const int context = context_size(*options, model, reference);
+  const int max_seq_len = reference == nullptr
+                              ? model.max_seq_len()
+                              : std::min(model.max_seq_len(), reference->max_seq_len());
+  const int context = programs::context_size(options->run.context, max_seq_len);
   const std::vector<TokenId> tokens = read_tokens(*options, model);
 
-  preload(model);
-  if (reference != nullptr) preload(*reference);
-  const Results results =
-      evaluate(model, reference, tokens, {.context = context, .cache_type = options->cache_type()});
+  programs::preload(model);
+  if (reference != nullptr) programs::preload(*reference);
+  const Results results = evaluate(model, reference, tokens,
+                                   {.context = context, .cache_type = options->run.cache_type()});
   if (options->print_json) {
     programs::print(to_json(results, *options, model, context) + "\n");
   } else {

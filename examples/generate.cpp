@@ -27,8 +27,8 @@
 #include "kvick/text/stop_matcher.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/model.hpp"
 #include "support/program.hpp"
-#include "support/progress_bar.hpp"
 #include "support/system.hpp"
 #include "support/token_ids.hpp"
 
@@ -40,18 +40,13 @@ using programs::BadInput;
 
 // ---- Options ----
 
-constexpr int kMaxDefaultContext =
-    4096;  // the cache of a 131,072 token context may fill the memory
-
 struct Options {
   std::string model;
   std::optional<std::string> prompt;
   std::optional<std::string> prompt_ids;
   bool parse_special = false;
   int max_new_tokens = 128;
-  int context = 0;  // 0: the model's, at most kMaxDefaultContext
-  int threads = 0;  // 0: as many as the process may use
-  std::string kv = "f16";
+  programs::ModelOptions run;
   kvick::SamplingOptions sampling = {
       .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = random_seed()};
   std::vector<std::string> stop_strings;
@@ -72,19 +67,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
       "kvick-generate");
   constexpr int kMax = std::numeric_limits<int>::max();
-  const CLI::Range positive(1, kMax, "POSITIVE");
   const CLI::Range not_negative(0, kMax, "NONNEGATIVE");
 
   app.option_defaults()->group("Model");
   app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
-  app.add_option("-c,--context", options.context,
-                 "room for prompt and new tokens; default: the model's, at most 4096")
-      ->check(positive);
-  app.add_option("-t,--threads", options.threads, "default: what the process may use")
-      ->check(positive);
-  app.add_option("--kv", options.kv, "how keys and values are stored")
-      ->check(CLI::IsMember({"f32", "f16"}))
-      ->capture_default_str();
+  programs::add_model_options(app, options.run, 1, "room for prompt and new tokens");
 
   app.option_defaults()->group("Prompt");
   auto* const prompt = app.add_option(
@@ -106,10 +93,26 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("--min-p", sampling.min_p,
                  "keep tokens with this share of the likeliest one's probability")
       ->capture_default_str();
+  app.add_option("--repeat-penalty", sampling.repetition_penalty,
+                 "divides the logits of tokens seen lately; 1 is off")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", sampling.frequency_penalty,
+                 "taken from a logit for each time its token was seen lately")
+      ->capture_default_str();
+  app.add_option("--presence-penalty", sampling.presence_penalty,
+                 "taken from a logit if its token was seen lately")
+      ->capture_default_str();
+  app.add_option("--penalty-window", sampling.penalty_window,
+                 "lately: among this many last tokens, prompt included; -1 for all")
+      ->capture_default_str();
   programs::add_seed_option(app, sampling.seed, "default: random, shown with the speed at the end");
 
   app.option_defaults()->group("End");
   app.add_option("-n,--max-new-tokens", options.max_new_tokens, "0 only evaluates the prompt")
+      ->check(not_negative)
+      ->capture_default_str();
+  app.add_option("--min-tokens", sampling.min_tokens,
+                 "no end of text token before this many new tokens")
       ->check(not_negative)
       ->capture_default_str();
   app.add_option("--stop", options.stop_strings,
@@ -129,16 +132,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
 
 // ---- Input: model and prompt ----
 
-/// Brings the weights into memory, so that the first tokens do not wait for the disk.
-void preload(const Transformer& model) {
-  programs::ProgressBar progress("loading");
-  model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
-}
-
-kvick::ElementType element_type(std::string_view kv) {
-  return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
-}
-
 std::vector<TokenId> read_prompt(const Options& options, const kvick::Tokenizer& tokenizer) {
   if (options.prompt_ids) {
     return programs::parse_token_ids(*options.prompt_ids, tokenizer.vocab_size());
@@ -146,16 +139,6 @@ std::vector<TokenId> read_prompt(const Options& options, const kvick::Tokenizer&
   const std::string text = options.prompt ? *options.prompt : programs::read_standard_input();
   if (text.empty()) throw BadInput("the prompt must not be empty");
   return tokenizer.encode(text, {.add_eos = false, .parse_special = options.parse_special});
-}
-
-/// Tokens that the cache will have room for.
-int context_size(const Options& options, const Transformer& model) {
-  if (options.context == 0) return std::min(model.max_seq_len(), kMaxDefaultContext);
-  if (options.context > model.max_seq_len()) {
-    throw BadInput(kvick::detail::concat("--context must be at most the model's ",
-                                         model.max_seq_len(), ", got ", options.context));
-  }
-  return options.context;
 }
 
 /// How many tokens may be generated: what was asked for, or what the context has room for.
@@ -192,15 +175,17 @@ void evaluate(Transformer& model, Transformer::Cache& cache, std::span<const Tok
   }
 }
 
-/// The decoding loop. `logits` are those of the prompt. Each new token goes to accept(token); false
-/// from there ends the loop. Returns whether it did.
+/// The decoding loop. `tokens` are the prompt and `logits` those of its end; new tokens are appended.
+/// Each goes to accept(token) first; false from there ends the loop. Returns whether it did.
 template <class Accept>
 bool decode(Transformer& model, Transformer::Cache& cache, kvick::Matrix& logits,
-            kvick::Sampler& sampler, int max_new_tokens, Accept&& accept) {
+            kvick::Sampler& sampler, int max_new_tokens, std::vector<TokenId>& tokens,
+            Accept&& accept) {
   const std::span<const float> row(logits.data(), static_cast<std::size_t>(logits.size()));
   for (int i = 0; i < max_new_tokens; ++i) {
-    const TokenId token = sampler.sample(row, static_cast<std::uint64_t>(i));
+    const TokenId token = sampler.sample(row, static_cast<std::uint64_t>(i), tokens);
     if (!accept(token)) return true;
+    tokens.push_back(token);
     if (i + 1 < max_new_tokens) evaluate(model, cache, std::span(&token, 1), logits);
   }
   return false;
@@ -262,7 +247,7 @@ std::string to_json(const Summary& summary, const Options& options, const Transf
       {"decode_tokens_per_second", summary.decode_rate},
       {"peak_memory_bytes", programs::peak_memory_bytes()},
       {"cache_bytes", cache.memory_bytes()},
-      {"kv", options.kv},
+      {"kv", options.run.kv},
       {"context", cache.max_seq_len()},
       {"threads", model.num_threads()},
       {"isa", name(model.isa())},
@@ -298,23 +283,23 @@ void run(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (!parsed) return;
   const Options& options = *parsed;
-  kvick::Sampler sampler(options.sampling);
+  check_sampling_options(options.sampling, "kvick-generate");
   kvick::StopMatcher stop_matcher(options.stop_strings);
   Summary summary;
 
   // Everything that can be wrong is found before the weights are read and anything is computed.
   const programs::Stopwatch open_time;
-  Transformer model(options.model, {.threads = options.threads});
+  Transformer model(options.model, {.threads = options.run.threads});
   const kvick::Tokenizer tokenizer(model.file());
   summary.load_seconds = open_time.seconds();
   const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
-  const int context = context_size(options, model);
+  const int context = programs::context_size(options.run.context, model.max_seq_len());
   const int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
   std::ofstream logits_file = open_logits_file(options.logits_file);
 
   const programs::Stopwatch preload_time;
-  preload(model);
-  auto cache = model.make_cache({.max_seq_len = context, .element_type = element_type(options.kv)});
+  programs::preload(model);
+  auto cache = model.make_cache({.max_seq_len = context, .element_type = options.run.cache_type()});
   summary.load_seconds += preload_time.seconds();
 
   kvick::Matrix logits(1, model.vocab_size());
@@ -324,7 +309,12 @@ void run(int argc, char** argv) {
   summary.prefill_rate = rate(prompt.size(), prefill_time);
   if (logits_file.is_open()) write_logits(logits_file, options.logits_file, logits);
 
+  kvick::SamplingOptions sampling = options.sampling;
+  const auto end_tokens = tokenizer.end_of_generation_ids();
+  sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
+  kvick::Sampler sampler(sampling);
   Continuation continuation(tokenizer, prompt, std::move(stop_matcher));
+  std::vector<TokenId> tokens = prompt;
   std::vector<TokenId> new_tokens;
   const auto accept = [&](TokenId token) {
     if (!options.ignore_eos && tokenizer.is_end_of_generation(token)) return false;
@@ -334,7 +324,7 @@ void run(int argc, char** argv) {
     return !continuation.has_stopped();
   };
   const programs::Stopwatch decode_time;
-  summary.is_stopped = decode(model, cache, logits, sampler, max_new_tokens, accept);
+  summary.is_stopped = decode(model, cache, logits, sampler, max_new_tokens, tokens, accept);
   const int num_evaluated = cache.length(0) - static_cast<int>(prompt.size());
   summary.decode_rate = rate(static_cast<std::size_t>(num_evaluated), decode_time);
   summary.num_generated_tokens = new_tokens.size();

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -44,20 +45,32 @@ inline void print(std::string_view text) {
   throw BadInput(std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
-/// All of standard input, without the line break at its end.
-inline std::string read_standard_input() {
+/// All that is left in `file`, which messages call `what`.
+inline std::string read_all(std::FILE* file, const std::string& what) {
   constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // a long novel has 3 MiB
   std::string text;
   char buffer[1 << 16];
-  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, stdin)) {
+  while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file)) {
     text.append(buffer, count);
-    if (text.size() > kMaxBytes) throw BadInput("standard input must have at most 64 MiB");
+    if (text.size() > kMaxBytes) throw BadInput(what + " must have at most 64 MiB");
   }
-  if (std::ferror(stdin)) {
-    throw BadInput(std::string("cannot read standard input: ") + std::strerror(errno));
-  }
+  if (std::ferror(file)) throw BadInput("cannot read " + what + ": " + std::strerror(errno));
+  return text;
+}
+
+/// All of standard input, without the line break at its end.
+inline std::string read_standard_input() {
+  std::string text = read_all(stdin, "standard input");
   if (text.ends_with('\n')) text.pop_back();
   return text;
+}
+
+inline std::string read_file(const std::string& path) {
+  const std::string what = kvick::detail::in_quotes(path);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             &std::fclose);
+  if (!file) throw BadInput("cannot read " + what + ": " + std::strerror(errno));
+  return read_all(file.get(), what);
 }
 
 /// Reads the command line into what `app` binds; errors are thrown. False if help was asked for
