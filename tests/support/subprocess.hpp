@@ -13,13 +13,17 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "support/sanitizers.hpp"
 
 #ifndef KVICK_PROGRAM_DIR
 #define KVICK_PROGRAM_DIR "."
@@ -40,6 +44,9 @@ struct ProgramOptions {
   std::string_view input = {};                ///< standard input
   int output_fd = -1;                         ///< standard output goes here; -1: captured
   std::vector<std::string> environment = {};  ///< NAME=value, before those of this process
+  /// Address space of the program; 0: no limit. Sanitizers need theirs, so in their builds too.
+  std::uint64_t max_memory_bytes = 0;
+  int max_cpu_seconds = 0;  ///< of all its threads, then a signal ends it; 0: no limit
 };
 
 namespace detail {
@@ -69,6 +76,24 @@ inline std::string read_all(std::FILE* file) {
   return text;
 }
 
+/// `command` under the limits of `options`. A shell sets them: posix_spawn cannot, and what a fork
+/// of a process with threads may do is little.
+inline std::vector<std::string> with_limits(std::vector<std::string> command,
+                                            const ProgramOptions& options) {
+  std::string limits;
+#if !defined(KVICK_TEST_SANITIZED)
+  if (options.max_memory_bytes > 0) {
+    limits += "ulimit -v " + std::to_string(options.max_memory_bytes / 1024) + " && ";
+  }
+#endif
+  if (options.max_cpu_seconds > 0) {
+    limits += "ulimit -t " + std::to_string(options.max_cpu_seconds) + " && ";
+  }
+  if (limits.empty()) return command;
+  command.insert(command.begin(), {"/bin/sh", "-c", limits + "exec \"$@\"", "sh"});
+  return command;
+}
+
 /// As execve wants it; the strings must outlive it.
 inline std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -87,6 +112,7 @@ inline ProgramResult run_program(const std::string& name, std::vector<std::strin
   const auto err = detail::temporary_file();
 
   arguments.insert(arguments.begin(), path);
+  arguments = detail::with_limits(std::move(arguments), options);
   std::vector<char*> argv = detail::pointers(arguments);
   argv.push_back(nullptr);
   std::vector<char*> environment = detail::pointers(options.environment);
@@ -101,7 +127,7 @@ inline ProgramResult run_program(const std::string& name, std::vector<std::strin
   posix_spawn_file_actions_adddup2(&actions, fileno(err.get()), STDERR_FILENO);
   pid_t pid = 0;
   const int error =
-      posix_spawn(&pid, path.c_str(), &actions, nullptr, argv.data(), environment.data());
+      posix_spawn(&pid, argv.front(), &actions, nullptr, argv.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error("cannot start " + path);
 

@@ -14,7 +14,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -142,12 +141,14 @@ inline void MappedFile::release_pages(std::span<const std::byte> range) const no
   const bool inside = not_after(bytes_.data(), range.data()) &&
                       not_after(range.data() + range.size(), bytes_.data() + bytes_.size());
   if (range.empty() || !inside) return;
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(range.data());
-  const std::uintptr_t first = (begin + page - 1) / page * page;
-  const std::uintptr_t last = (begin + range.size()) / page * page;
+  // Whole pages only, counted from the start of the map, which is one.
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = static_cast<std::size_t>(range.data() - bytes_.data());
+  const std::size_t first = (begin + page - 1) / page * page;
+  const std::size_t last = (begin + range.size()) / page * page;
   // Advice only: a refusal costs memory, not correctness.
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  auto* const map = const_cast<std::byte*>(bytes_.data());
+  if (first < last) ::madvise(map + first, last - first, MADV_DONTNEED);
 }
 
 #else

@@ -274,6 +274,7 @@ inline void Attention::load_tile(int layer, const Task& task, const KVStorage& c
   const Index padded = padded_head_dim(head_dim);
   const ElementType type = cache.element_type();
   float* const row = scratch.key_row.data();
+  float* const lanes = scratch.keys.data();
   int key = 0;
   while (key < num_keys) {
     const KVRun run = cache.run(layer, task.sequence, task.kv_head, first_position + key);
@@ -282,8 +283,7 @@ inline void Attention::load_tile(int layer, const Task& task, const KVStorage& c
     const std::byte* values = run.values;
     for (; key < end; ++key, keys += run.stride_bytes, values += run.stride_bytes) {
       load_elements(type, keys, head_dim, row);
-      for (int d = 0; d < head_dim; ++d)
-        scratch.keys[static_cast<std::size_t>(d * kAttentionTile + key)] = row[d];
+      for (Index d = 0; d < head_dim; ++d) lanes[d * kAttentionTile + key] = row[d];
       load_elements(type, values, head_dim, scratch.values.data() + key * padded);
     }
   }

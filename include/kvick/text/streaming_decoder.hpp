@@ -58,7 +58,7 @@ inline std::string StreamingDecoder::push_bytes(std::string_view bytes) {
 }
 
 inline std::string StreamingDecoder::finish() {
-  const std::string text = sanitize(incomplete_);
+  std::string text = sanitize(incomplete_);
   incomplete_.clear();
   after_special_ = !options_.continues_text;
   return text;
