@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "kvick/core/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace support {
 
@@ -163,29 +164,6 @@ void expect_error(kvick::ErrorCode code, std::initializer_list<std::string_view>
     }
   }
 }
-
-/// A new empty directory that disappears with its content.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    do {  // random_device: tests of several processes run at once
-      path_ = std::filesystem::temp_directory_path() /
-              ("kvick-test-" + std::to_string(std::random_device{}()));
-    } while (!std::filesystem::create_directory(path_));
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline void write_bytes(const std::filesystem::path& path, std::span<const std::byte> bytes) {
   std::ofstream file(path, std::ios::binary);
