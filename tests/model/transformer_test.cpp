@@ -320,6 +320,22 @@ TEST(Transformer, RefusesACacheOfAnotherModel) {
   EXPECT_THROW(model.forward(Batch({0, 0, token, 1}), cache, logits), Error);
 }
 
+TEST(Transformer, WritesNothingToACacheWhoseHeadsAreCutOtherwise) {
+  Transformer model(TinyModel().file(), {.threads = 1});
+  const ModelConfig& config = model.config();
+  ContiguousKVCache cache(ElementType::kF32, {.num_layers = config.num_layers,
+                                              .num_kv_heads = config.head_dim,
+                                              .max_seq_len = 8,
+                                              .head_dim = config.num_kv_heads});
+  ASSERT_TRUE(cache.reserve(0, 1));
+  const std::vector<TokenId> token = {1};
+  Matrix logits(1, model.vocab_size());
+  EXPECT_THROW(model.forward(Batch({0, 0, token, 1}), cache, logits), Error);
+  const KVRun row = cache.run(0, 0, 0, 0);  // the memory of a new cache is zero
+  const std::vector<std::byte> zeros(static_cast<std::size_t>(cache.head_dim()) * sizeof(float));
+  EXPECT_EQ(std::memcmp(row.keys, zeros.data(), zeros.size()), 0);
+}
+
 TEST(Transformer, ASegmentWithoutLogitsFillsTheCacheAlone) {
   Transformer model(TinyModel().file(), {.threads = 2});
   const auto tokens = random_tokens(10, model.vocab_size(), 16);

@@ -150,6 +150,10 @@ inline void Transformer::check(const Batch& batch, const KVStorage& cache,
                   vocab_size(), "], got [", logits.rows(), ", ", logits.cols(), "]");
   detail::require(cache.num_layers() == config_.num_layers, ErrorCode::kShape, kOperation,
                   "the cache must have ", config_.num_layers, " layers, got ", cache.num_layers());
+  detail::require(
+      cache.num_kv_heads() == config_.num_kv_heads && cache.head_dim() == config_.head_dim,
+      ErrorCode::kShape, kOperation, "the cache must have ", config_.num_kv_heads, " KV heads of ",
+      config_.head_dim, ", got ", cache.num_kv_heads(), " of ", cache.head_dim());
   for (const Segment& segment : batch.segments()) {
     detail::require(segment.sequence < cache.num_sequences(), ErrorCode::kArgument, kOperation,
                     "sequence must be below the cache's ", cache.num_sequences(), ", got ",
