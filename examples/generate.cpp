@@ -283,7 +283,7 @@ void run(int argc, char** argv) {
   const auto parsed = parse_options(argc, argv);
   if (!parsed) return;
   const Options& options = *parsed;
-  check_sampling_options(options.sampling, "kvick-generate");
+  check_sampling_options(options.sampling, "sampling");
   kvick::StopMatcher stop_matcher(options.stop_strings);
   Summary summary;
 

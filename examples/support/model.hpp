@@ -10,8 +10,8 @@
 
 #include "kvick/core/element_type.hpp"
 #include "kvick/model/transformer.hpp"
-#include "support/program.hpp"
-#include "support/progress_bar.hpp"
+#include "program.hpp"
+#include "progress_bar.hpp"
 
 namespace programs {
 

@@ -89,7 +89,9 @@ class Mutator {
   Bytes next() {
     Bytes bytes = valid_;
     what_was_done_.clear();
-    for (std::size_t count = 1 + below(2); count > 0; --count) mutate(bytes);
+    do {
+      mutate(bytes);
+    } while (below(4) == 0);
     return bytes;
   }
   const std::string& what_was_done() const { return what_was_done_; }
@@ -128,7 +130,8 @@ class Mutator {
 
   void mutate(Bytes& bytes) {
     const std::size_t at = place(bytes.size());
-    const std::size_t length = 1 + below(std::min<std::size_t>(bytes.size() - at, 4096));
+    // Short more often than long: many a mutant should be well enough to run.
+    const std::size_t length = std::min(1 + below(std::size_t{1} << below(12)), bytes.size() - at);
     const auto note = [&](const char* what, std::size_t where) {
       what_was_done_ += std::string(what) + " at " + std::to_string(where) + "; ";
     };

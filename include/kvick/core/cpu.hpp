@@ -178,27 +178,26 @@ inline Isa best_isa() noexcept {
   return best;
 }
 
-inline Isa parse_isa(std::string_view text) {
+namespace detail {
+
+inline Isa parse_isa(std::string_view text, std::string_view operation) {
   for (const Isa isa : kAllIsas) {
     if (name(isa) != text) continue;
-    detail::require(is_supported(isa), ErrorCode::kUnsupported, "parse_isa",
-                    "the ISA must be one this CPU has (", detail::list_names(supported_isas()),
-                    "), got ", text);
+    require(is_supported(isa), ErrorCode::kUnsupported, operation,
+            "the ISA must be one this CPU has (", list_names(supported_isas()), "), got ", text);
     return isa;
   }
-  throw Error(ErrorCode::kArgument, "parse_isa",
-              detail::concat("the ISA must be one of ", detail::list_names(kAllIsas), ", got ",
-                             detail::in_quotes(text)));
+  throw Error(ErrorCode::kArgument, operation,
+              concat("the ISA must be one of ", list_names(kAllIsas), ", got ", in_quotes(text)));
 }
+
+}  // namespace detail
+
+inline Isa parse_isa(std::string_view text) { return detail::parse_isa(text, "parse_isa"); }
 
 inline Isa default_isa() {
   const char* const choice = std::getenv("KVICK_ISA");
-  if (choice == nullptr || *choice == '\0') return best_isa();
-  try {
-    return parse_isa(choice);
-  } catch (const Error& error) {
-    throw Error(error.code(), "default_isa", detail::concat("KVICK_ISA: ", error.message()));
-  }
+  return choice == nullptr || *choice == '\0' ? best_isa() : detail::parse_isa(choice, "KVICK_ISA");
 }
 
 inline std::string cpu_brand() {

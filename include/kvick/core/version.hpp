@@ -11,7 +11,8 @@
 #define KVICK_VERSION_MINOR 1
 #define KVICK_VERSION_PATCH 0
 
-#if defined(__FAST_MATH__)
+// gcc also names the parts of -ffast-math that reorder; clang names only the whole.
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
 #error "kvick promises identical bits on every path; -ffast-math breaks that. Build without it."
 #endif
 

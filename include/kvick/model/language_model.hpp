@@ -19,7 +19,9 @@ namespace kvick::inline v0_1 {
 /// The cache that a model is asked to make. The model adds its own sizes (layers, heads).
 struct CacheOptions {
   int num_sequences = 1;
-  int max_seq_len = 0;  ///< tokens per sequence; 0 means the model's
+  /// Tokens per sequence; 0 means the model's, whose cache may be large. More than that is allowed,
+  /// but models rarely make sense beyond the length they were trained for.
+  int max_seq_len = 0;
   ElementType element_type = ElementType::kF16;
 };
 
