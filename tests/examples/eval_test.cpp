@@ -169,11 +169,11 @@ TEST_F(Eval, RefusesBadInputInOneLine) {
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--text", ids}, "--text");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--kv", "q8"}, "--kv");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "-c", "1"}, "--context");
-  expect_refusal(kProgram, {"-m", model, "--ids", ids, "-c", "51"}, "at most the models' 50");
+  expect_refusal(kProgram, {"-m", model, "--ids", ids, "-c", "51"}, "at most the model's 50");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "-t", "0"}, "--threads");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--against", other}, "got 100 and 90");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--against", other, "-c", "45"},
-                 "at most the models' 40");
+                 "at most the model's 40");
   expect_refusal(kProgram, {"-m", (directory_ / "absent").string(), "--ids", ids}, "absent");
   expect_refusal(kProgram, {"-m", model, "--ids", (directory_ / "absent").string()}, "absent");
   expect_refusal(kProgram, {"-m", model, "--ids", directory_.path().string()}, "directory");

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -366,6 +368,11 @@ TEST(Generate, RefusesBadOptionsInOneLine) {
       {"--top-k", "-1"},
       {"--top-p", "1.5"},
       {"--min-p", "-0.5"},
+      {"--repeat-penalty", "0"},
+      {"--frequency-penalty", "nan"},
+      {"--presence-penalty", "inf"},
+      {"--penalty-window", "-2"},
+      {"--min-tokens", "-1"},
       {"--seed", "-1"},
       {"--seed", "x"},
       {"--seed", "18446744073709551616"},
@@ -375,6 +382,22 @@ TEST(Generate, RefusesBadOptionsInOneLine) {
     expect_refusal(kProgram, good + Arguments{option, value});
   }
   expect_refusal(kProgram, good, "abacus", {.environment = {"KVICK_ISA=abacus"}});
+}
+
+TEST(Generate, PenaltiesSeePromptAndNewTokens) {
+  const RandomModel model;
+  const auto result = run_program(
+      kProgram, {"-m", model.path(), "--prompt-ids", "300,301,302", "-n", "40", "--temp", "0",
+                 "--presence-penalty", "1000", "--penalty-window", "-1", "--ids", "--ignore-eos"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // A token once seen can never again be the likeliest.
+  std::set<std::string> seen = {"300", "301", "302"};
+  std::istringstream ids(result.out);
+  for (std::string id; std::getline(ids, id, ',');) {
+    if (id.ends_with('\n')) id.pop_back();
+    EXPECT_TRUE(seen.insert(id).second) << id << " again";
+  }
+  EXPECT_EQ(seen.size(), 43u);
 }
 
 TEST(Generate, RefusesBadPromptsInOneLine) {

@@ -394,7 +394,7 @@ TEST(Rope, RejectsOptionsOutOfRange) {
   };
   EXPECT_NO_THROW(Rope{yarn(1, 1, 32, 1)});
   expect("factor must be at least 1", yarn(0.5, 1, 32, 1));
-  for (const double attention : {0.0, -1.0, nan, infinity}) {
+  for (const double attention : {0.0, -1.0, 1e308, nan, infinity}) {
     expect("attention_factor positive", yarn(2, attention, 32, 1));
   }
   for (const auto& [fast, slow] : std::vector<std::pair<double, double>>{

@@ -123,10 +123,12 @@ inline void check_rope_options(const RopeOptions& o, int rotary_dim) {
             o.high_freq_factor);
   }
   if (o.scaling == RopeScaling::kYarn) {
-    require(o.factor >= 1.0 && std::isfinite(o.attention_factor) && o.attention_factor > 0.0,
-            ErrorCode::kArgument, kOperation,
-            "factor must be at least 1 and attention_factor positive, got ", o.factor, " and ",
-            o.attention_factor);
+    constexpr double kMaxAttentionFactor = 1e6;  // far from overflow in float
+    require(
+        o.factor >= 1.0 && o.attention_factor > 0.0 && o.attention_factor <= kMaxAttentionFactor,
+        ErrorCode::kArgument, kOperation,
+        "factor must be at least 1 and attention_factor positive and at most ", kMaxAttentionFactor,
+        ", got ", o.factor, " and ", o.attention_factor);
     require(o.beta_slow > 0.0 && o.beta_fast > o.beta_slow && std::isfinite(o.beta_fast),
             ErrorCode::kArgument, kOperation, "beta_slow must be in (0, beta_fast), got ",
             o.beta_slow, " and ", o.beta_fast);
