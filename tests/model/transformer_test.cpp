@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "support/allocation_counter.hpp"
 #include "support/shared_data.hpp"
 #include "support/tiny_model.hpp"
 
@@ -348,6 +349,27 @@ TEST(Transformer, ASegmentWithoutLogitsFillsTheCacheAlone) {
   cache.commit(0, std::span(tokens).first(9));
   EXPECT_EQ(evaluate(model, cache, 0, std::span(tokens).subspan(9), 1),
             evaluate(model, tokens, 10).bottomRows(1));
+}
+
+TEST(Transformer, DecodingStepsDoNotAllocate) {
+  Transformer model(TinyModel({.type = TensorType::kQ8_0}).file(), {.threads = 2});
+  const auto tokens = random_tokens(40, model.vocab_size(), 18);
+  auto cache = model.make_cache({.max_seq_len = 64});
+  evaluate(model, cache, 0, std::span(tokens).first(20), 20);  // the largest step comes first
+  Matrix logits(1, model.vocab_size());
+  Batch batch;
+  const auto step = [&](std::size_t i) {
+    const auto token = std::span(tokens).subspan(i, 1);
+    ASSERT_TRUE(cache.reserve(0, 1));
+    batch.clear();
+    batch.add({0, cache.length(0), token, 1});
+    model.forward(batch, cache, logits);
+    cache.commit(0, token);
+  };
+  step(20);  // the batch's own memory
+  const std::size_t before = support::num_allocations();
+  for (std::size_t i = 21; i < tokens.size(); ++i) step(i);
+  EXPECT_EQ(support::num_allocations(), before);
 }
 
 TEST(Transformer, PreloadCountsEveryByteOfTheWeights) {
