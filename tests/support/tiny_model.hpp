@@ -33,6 +33,7 @@ struct TinyModelOptions {
   int vocab_size = 100;
   int max_seq_len = 4096;
   bool tied = false;
+  bool tokenizer = false;  ///< with pieces <unk>, <s>, </s>, a, b, c, ...; for up to 29 pieces
   unsigned seed = 1;
 };
 
@@ -90,6 +91,20 @@ class TinyModel {
     writer_.add(a + ".attention.key_length", u32(options_.head_dim));
     writer_.add(a + ".attention.value_length", u32(options_.head_dim));
     writer_.add(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
+    if (options_.tokenizer) add_tokenizer();
+  }
+
+  void add_tokenizer() {
+    std::vector<std::string> pieces = {"<unk>", "<s>", "</s>"};
+    std::vector<std::int32_t> types = {2, 3, 3};
+    for (char c = 'a'; static_cast<int>(pieces.size()) < options_.vocab_size; ++c) {
+      pieces.emplace_back(1, c);
+      types.push_back(1);
+    }
+    writer_.add("tokenizer.ggml.model", "llama");
+    writer_.add("tokenizer.ggml.tokens", pieces);
+    writer_.add("tokenizer.ggml.scores", std::vector<float>(pieces.size(), -1.0f));
+    writer_.add("tokenizer.ggml.token_type", types);
   }
 
   void add_projection(const std::string& name, int rows, int columns) {
