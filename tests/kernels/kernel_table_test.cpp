@@ -99,6 +99,7 @@ Panel random_panel(Random& random, Index depth, Index rows, Index padding, int l
           {},
           random.spreads(rows * kPanelWidth, low, high)};
   const AlignedBuffer<float> x = random.spreads((rows - 1) * p.x_stride + depth, low, high);
+  p.x.reserve(1);  // rows without values still have an address
   p.x.assign(x.begin(), x.end());
   return p;
 }
