@@ -15,18 +15,7 @@ int main(int num_arguments, char** arguments) {
   std::filesystem::create_directories(folder);
   for (const char* const architecture : {"llama", "qwen2", "qwen3"}) {
     for (const auto type : {kvick::TensorType::kF32, kvick::TensorType::kQ8_0}) {
-      support::TinyModel model({.architecture = architecture,
-                                .type = type,
-                                .num_layers = 1,
-                                .embedding_dim = 32,
-                                .num_heads = 2,
-                                .num_kv_heads = 1,
-                                .head_dim = 4,
-                                .ffn_dim = 32,
-                                .vocab_size = 9,
-                                .max_seq_len = 16,
-                                .tied = true,
-                                .tokenizer = true});
+      support::TinyModel model(support::smallest_model(architecture, type));
       model.writer().write(folder / (std::string(architecture) + "-" +
                                      std::string(kvick::info(type).name) + ".gguf"));
     }

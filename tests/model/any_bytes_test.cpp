@@ -3,9 +3,9 @@
 // memory that the file warrants.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,18 +21,7 @@ using namespace kvick;
 using Bytes = std::vector<std::byte>;
 
 Bytes valid_model(const std::string& architecture) {
-  return support::TinyModel({.architecture = architecture,
-                             .type = TensorType::kQ8_0,
-                             .num_layers = 1,
-                             .embedding_dim = 32,
-                             .num_heads = 2,
-                             .num_kv_heads = 1,
-                             .head_dim = 4,
-                             .ffn_dim = 32,
-                             .vocab_size = 9,
-                             .max_seq_len = 16,
-                             .tied = true,
-                             .tokenizer = true})
+  return support::TinyModel(support::smallest_model(architecture, TensorType::kQ8_0))
       .writer()
       .to_bytes();
 }

@@ -37,6 +37,22 @@ struct TinyModelOptions {
   unsigned seed = 1;
 };
 
+/// Few bytes, with a tokenizer: for tests and fuzzers that damage whole models.
+inline TinyModelOptions smallest_model(const std::string& architecture, kvick::TensorType type) {
+  return {.architecture = architecture,
+          .type = type,
+          .num_layers = 1,
+          .embedding_dim = 32,
+          .num_heads = 2,
+          .num_kv_heads = 1,
+          .head_dim = 4,
+          .ffn_dim = 32,
+          .vocab_size = 9,
+          .max_seq_len = 16,
+          .tied = true,
+          .tokenizer = true};
+}
+
 class TinyModel {
  public:
   explicit TinyModel(const TinyModelOptions& options = {}) : options_(options), rng_(options.seed) {
