@@ -17,8 +17,10 @@
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/core/version.hpp"
 
+#include "kvick/kernels/attention_tile.hpp"
 #include "kvick/kernels/contract.hpp"
 #include "kvick/kernels/kernel_table.hpp"
+#include "kvick/kernels/lanes.hpp"
 
 #include "kvick/reference/attention.hpp"
 #include "kvick/reference/common.hpp"

@@ -15,59 +15,10 @@
 
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/matrix.hpp"
+#include "kvick/kernels/attention_tile.hpp"
+#include "kvick/kernels/lanes.hpp"
 
 namespace kvick::inline v0_1 {
-
-/// Outputs in a weight panel: one zmm, two ymm or sixteen scalars.
-inline constexpr int kPanelWidth = 16;
-
-/// Reductions across elements (sum of squares, softmax denominators) keep this many partial sums,
-/// element i in partial sum i mod 16, and join them as ((i, i+8), then +4, +2, +1).
-inline constexpr int kPartialSums = 16;
-
-/// Joins partial sums by the fixed tree, overwriting them; the total.
-inline float join_partial_sums(float* sums) noexcept {
-  for (int width = kPartialSums / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
-  }
-  return sums[0];
-}
-
-/// Keys in an attention tile; tiles start at absolute positions divisible by it.
-inline constexpr int kAttentionTile = 64;
-
-/// Keys in an attention split: tiles of one split share a running softmax, and splits are merged in
-/// ascending order, always.
-inline constexpr int kAttentionSplit = 1024;
-
-/// Length of a head's row in values and outputs of the attention kernels: a multiple of 16.
-constexpr int padded_head_dim(int head_dim) noexcept { return (head_dim + 15) / 16 * 16; }
-
-/// One tile of keys and values in f32. Keys and values that no row sees may hold anything; the
-/// padding of a visible value must be finite.
-struct AttentionTile {
-  const float* keys;    ///< [head_dim][kAttentionTile], lane = key
-  const float* values;  ///< [kAttentionTile][padded_head_dim]
-  int head_dim;
-};
-
-/// One query row against a tile.
-struct AttentionRow {
-  const float* query;  ///< [head_dim], softmax scale applied
-  float* state;        ///< running softmax of this row and split, see AttentionState
-  int first_key;       ///< keys [first_key, end_key) of the tile are visible; at least one
-  int end_key;
-};
-
-/// Layout of AttentionRow::state: 16 partial sums of exp(score - max), the unnormalized output, and
-/// the running maximum. A fresh state is all zeros with maximum -inf.
-struct AttentionState {
-  static constexpr int kSums = 0;
-  static constexpr int kOutput = kPartialSums;
-  static constexpr int max_offset(int head_dim) { return kOutput + padded_head_dim(head_dim); }
-  /// Floats per row; keeps rows 64-byte aligned.
-  static constexpr int stride(int head_dim) { return max_offset(head_dim) + kPartialSums; }
-};
 
 /// One function per kernel, all written for the same ISA.
 struct KernelTable {

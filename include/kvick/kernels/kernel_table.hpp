@@ -29,21 +29,30 @@ inline const KernelTable& kernel_table(Isa isa = default_isa());
 namespace kvick::inline v0_1 {
 namespace detail {
 
-inline constexpr KernelTable kPortableKernels{Isa::kPortable, portable::accumulate_panel,
-                                              portable::sum_of_squares, portable::silu_multiply,
-                                              portable::attend_tile};
+inline constexpr KernelTable kPortableKernels{.isa = Isa::kPortable,
+                                              .accumulate_panel = portable::accumulate_panel,
+                                              .sum_of_squares = portable::sum_of_squares,
+                                              .silu_multiply = portable::silu_multiply,
+                                              .attend_tile = portable::attend_tile};
 #if defined(__x86_64__)
 template <Isa isa>
-inline constexpr KernelTable kAvx2Kernels{isa, avx2::accumulate_panel, avx2::sum_of_squares,
-                                          avx2::silu_multiply, avx2::attend_tile};
-inline constexpr KernelTable kAvx512Kernels{Isa::kAvx512Vnni, avx512::accumulate_panel,
-                                            avx512::sum_of_squares, avx512::silu_multiply,
-                                            avx512::attend_tile};
+inline constexpr KernelTable kAvx2Kernels{.isa = isa,
+                                          .accumulate_panel = avx2::accumulate_panel,
+                                          .sum_of_squares = avx2::sum_of_squares,
+                                          .silu_multiply = avx2::silu_multiply,
+                                          .attend_tile = avx2::attend_tile};
+inline constexpr KernelTable kAvx512Kernels{.isa = Isa::kAvx512Vnni,
+                                            .accumulate_panel = avx512::accumulate_panel,
+                                            .sum_of_squares = avx512::sum_of_squares,
+                                            .silu_multiply = avx512::silu_multiply,
+                                            .attend_tile = avx512::attend_tile};
 #else
 // Float kernels of other CPUs are the portable ones: std::fma is one instruction there.
-inline constexpr KernelTable kNeonKernels{Isa::kNeonDotprod, portable::accumulate_panel,
-                                          portable::sum_of_squares, portable::silu_multiply,
-                                          portable::attend_tile};
+inline constexpr KernelTable kNeonKernels{.isa = Isa::kNeonDotprod,
+                                          .accumulate_panel = portable::accumulate_panel,
+                                          .sum_of_squares = portable::sum_of_squares,
+                                          .silu_multiply = portable::silu_multiply,
+                                          .attend_tile = portable::attend_tile};
 #endif
 
 }  // namespace detail

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The operands of the attention kernels: tiles of keys and values, query rows and their running
+// softmax.
+//
+// Shapes    See each member. Heads are padded to whole vectors of 16 floats.
+// Layer     kernels: may include core.
+#pragma once
+
+#include "kvick/core/version.hpp"
+#include "kvick/kernels/lanes.hpp"
+
+namespace kvick::inline v0_1 {
+
+/// Keys in an attention tile; tiles start at absolute positions divisible by it.
+inline constexpr int kAttentionTile = 64;
+
+/// Keys in an attention split: tiles of one split share a running softmax, and splits are merged in
+/// ascending order, always.
+inline constexpr int kAttentionSplit = 1024;
+
+/// Length of a head's row in values and outputs of the attention kernels: a multiple of 16.
+constexpr int padded_head_dim(int head_dim) noexcept { return (head_dim + 15) / 16 * 16; }
+
+/// One tile of keys and values in f32. Keys and values that no row sees may hold anything; the
+/// padding of a visible value must be finite.
+struct AttentionTile {
+  const float* keys;    ///< [head_dim][kAttentionTile], lane = key
+  const float* values;  ///< [kAttentionTile][padded_head_dim]
+  int head_dim;
+};
+
+/// One query row against a tile.
+struct AttentionRow {
+  const float* query;  ///< [head_dim], softmax scale applied
+  float* state;        ///< running softmax of this row and split, see AttentionState
+  int first_key;       ///< keys [first_key, end_key) of the tile are visible; at least one
+  int end_key;
+};
+
+/// Layout of AttentionRow::state: 16 partial sums of exp(score - max), the unnormalized output, and
+/// the running maximum. A fresh state is all zeros with maximum -inf.
+struct AttentionState {
+  static constexpr int kSums = 0;
+  static constexpr int kOutput = kPartialSums;
+  static constexpr int max_offset(int head_dim) { return kOutput + padded_head_dim(head_dim); }
+  /// Floats per row; keeps rows 64-byte aligned.
+  static constexpr int stride(int head_dim) { return max_offset(head_dim) + kPartialSums; }
+};
+
+}  // namespace kvick::inline v0_1

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Attention over one tile of keys and values, in plain C++: the definition that every other implementation must equal.
+//
+// Layer     kernels/impl: reached only through kernel_table.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kvick/core/math.hpp"
+#include "kvick/kernels/contract.hpp"
+
+namespace kvick::inline v0_1::detail::portable {
+
+inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexcept {
+  const int head_dim = tile.head_dim;
+  float& max = row.state[AttentionState::max_offset(head_dim)];
+  float* sums = row.state + AttentionState::kSums;
+  float* output = row.state + AttentionState::kOutput;
+
+  float p[kAttentionTile];
+  std::fill_n(p, kAttentionTile, -std::numeric_limits<float>::infinity());
+  float new_max = max;
+  for (int j = row.first_key; j < row.end_key; ++j) {
+    float score = 0.0f;
+    for (int d = 0; d < head_dim; ++d) {
+      score = std::fma(row.query[d], tile.keys[d * kAttentionTile + j], score);
+    }
+    p[j] = score;
+    new_max = std::max(new_max, score);
+  }
+  new_max += 0.0f;  // -0 becomes +0: lanes meet the two zeros in other orders
+  // A row whose every score so far is -inf keeps a finite reference, so that exp sees no NaN.
+  const float reference = new_max == -std::numeric_limits<float>::infinity() ? 0.0f : new_max;
+  const float rescale = math::exp(max - reference);
+  for (float& value : p) value = math::exp(value - reference);
+  for (int i = 0; i < kPartialSums; ++i) {
+    sums[i] = std::fma(sums[i], rescale, (p[i] + p[i + 16]) + (p[i + 32] + p[i + 48]));
+  }
+  for (int d = 0; d < padded_head_dim(head_dim); ++d) {
+    float sum = output[d] * rescale;
+    for (int j = row.first_key; j < row.end_key; ++j) {
+      sum = std::fma(p[j], tile.values[j * padded_head_dim(head_dim) + d], sum);
+    }
+    output[d] = sum;
+  }
+  max = new_max;
+}
+
+inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
+                        Index num_rows) noexcept {
+  for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+}
+
+}  // namespace kvick::inline v0_1::detail::portable
