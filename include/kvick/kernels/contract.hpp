@@ -13,16 +13,54 @@
 // Layer     kernels: may include core.
 #pragma once
 
+#include <cstddef>
+
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/kernels/attention_tile.hpp"
 #include "kvick/kernels/lanes.hpp"
+#include "kvick/kernels/packed_format.hpp"
 
 namespace kvick::inline v0_1 {
+
+/// Kernels may write outputs, and read quantized rows, up to a multiple of this many rows.
+inline constexpr Index kRowTile = 8;
+
+/// Bytes of 64-byte aligned scratch that the multiplications work in.
+inline constexpr std::size_t kMultiplyScratchBytes = std::size_t{64} << 10;
 
 /// One function per kernel, all written for the same ISA.
 struct KernelTable {
   Isa isa;
+
+  /// Packed weights times int8 activations, for any quantized format:
+  ///   out[m][16 p + j] = the sum, over groups g ascending from +0, of
+  ///                      fma(weight_scale * scale, float(dot), .)
+  ///                      then, with minimums, fma(minimum, scaled_sum, .),
+  /// where dot is the exact sum of the products of the group's integers, and weight_scale of output
+  /// 16 p + j and scale of row m are those of the group. Formats with half scales take each half of
+  /// a group as a group, the first 16 inputs first. Formats that are per channel have one exact dot
+  /// over all inputs (at most kMaxChannelInputs) and out = (channel_scale * row scale) * float(dot).
+  /// `out` is [rows][num_panels * 16], 64-byte aligned; see kRowTile.
+  void (*multiply_int8)(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
+                        float* out, std::byte* scratch) noexcept;
+
+  /// Packed weights times float activations, for any format:
+  ///   out[m][16 p + j] = the sum, over inputs k ascending from +0, of fma(x[m][k], w, .),
+  /// where w is weight k of output 16 p + j: scale * integer, rounded once, or with minimums
+  /// fma(scale, integer, minimum). x is [rows][in_features] with row stride x_stride in floats, and
+  /// is read no further. `out` as for multiply_int8.
+  void (*multiply_float)(const PackedPanels& weights, const float* x, Index x_stride, Index rows,
+                         float* out, std::byte* scratch) noexcept;
+
+  /// Quantizes each group of 32 values: with a = max |x|, scale = a / 127 and values =
+  /// round_to_even(x * (127 / a)), clamped to [-127, 127]; all zeros if a < 2^-100. A group with a
+  /// NaN or an infinity gets scale NaN and zeros, so that every output of its row becomes NaN.
+  /// A shorter last group is filled up with zeros.
+  void (*quantize_groups)(const float* x, Index count, QuantizedGroup* groups) noexcept;
+
+  /// The same with the maximum of the whole row; every group gets its scale.
+  QuantizedRowTotal (*quantize_row)(const float* x, Index count, QuantizedGroup* groups) noexcept;
 
   /// acc[m][j] = fma(x[m][k], panel[k][j], acc[m][j]) for k ascending.
   /// panel [depth][16] and acc [rows][16] are 64-byte aligned; x is [rows][depth] with row stride

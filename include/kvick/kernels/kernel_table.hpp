@@ -30,6 +30,10 @@ namespace kvick::inline v0_1 {
 namespace detail {
 
 inline constexpr KernelTable kPortableKernels{.isa = Isa::kPortable,
+                                              .multiply_int8 = portable::multiply_int8,
+                                              .multiply_float = portable::multiply_float,
+                                              .quantize_groups = portable::quantize_groups,
+                                              .quantize_row = portable::quantize_row,
                                               .accumulate_panel = portable::accumulate_panel,
                                               .sum_of_squares = portable::sum_of_squares,
                                               .silu_multiply = portable::silu_multiply,
@@ -37,11 +41,19 @@ inline constexpr KernelTable kPortableKernels{.isa = Isa::kPortable,
 #if defined(__x86_64__)
 template <Isa isa>
 inline constexpr KernelTable kAvx2Kernels{.isa = isa,
+                                          .multiply_int8 = portable::multiply_int8,
+                                          .multiply_float = portable::multiply_float,
+                                          .quantize_groups = portable::quantize_groups,
+                                          .quantize_row = portable::quantize_row,
                                           .accumulate_panel = avx2::accumulate_panel,
                                           .sum_of_squares = avx2::sum_of_squares,
                                           .silu_multiply = avx2::silu_multiply,
                                           .attend_tile = avx2::attend_tile};
 inline constexpr KernelTable kAvx512Kernels{.isa = Isa::kAvx512Vnni,
+                                            .multiply_int8 = avx512::multiply_int8,
+                                            .multiply_float = avx512::multiply_float,
+                                            .quantize_groups = avx512::quantize_groups,
+                                            .quantize_row = avx512::quantize_row,
                                             .accumulate_panel = avx512::accumulate_panel,
                                             .sum_of_squares = avx512::sum_of_squares,
                                             .silu_multiply = avx512::silu_multiply,
@@ -49,6 +61,10 @@ inline constexpr KernelTable kAvx512Kernels{.isa = Isa::kAvx512Vnni,
 #else
 // Float kernels of other CPUs are the portable ones: std::fma is one instruction there.
 inline constexpr KernelTable kNeonKernels{.isa = Isa::kNeonDotprod,
+                                          .multiply_int8 = portable::multiply_int8,
+                                          .multiply_float = portable::multiply_float,
+                                          .quantize_groups = portable::quantize_groups,
+                                          .quantize_row = portable::quantize_row,
                                           .accumulate_panel = portable::accumulate_panel,
                                           .sum_of_squares = portable::sum_of_squares,
                                           .silu_multiply = portable::silu_multiply,

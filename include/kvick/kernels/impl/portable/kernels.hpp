@@ -6,4 +6,6 @@
 
 #include "kvick/kernels/impl/portable/attention.hpp"
 #include "kvick/kernels/impl/portable/elementwise.hpp"
+#include "kvick/kernels/impl/portable/float_linear.hpp"
+#include "kvick/kernels/impl/portable/int8_linear.hpp"
 #include "kvick/kernels/impl/portable/linear.hpp"

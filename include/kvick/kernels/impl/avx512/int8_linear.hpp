@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: MIT
+// Packed weights times int8 activations, for CPUs with AVX-512 VNNI.
+//
+// Few rows read the packed panel once and multiply from registers: memory is the limit. Many rows
+// first unpack a few panels to bytes and f32 scales, 512 inputs at a time, so that they stay in the
+// first-level cache while every row passes over them: the dot-product units are the limit.
+//
+// Layer     kernels/impl: reached only through kernel_table.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kvick/kernels/contract.hpp"
+#include "kvick/kernels/impl/avx512/math.hpp"
+#include "kvick/kernels/impl/avx512/packed_panel.hpp"
+#include "kvick/kernels/impl/avx512/target.hpp"
+#include "kvick/kernels/impl/strips.hpp"
+
+namespace kvick::inline v0_1::detail::avx512 {
+
+/// Four adjacent activations in every lane.
+KVICK_AVX512_INLINE __m512i broadcast_step(const QuantizedGroup& group, int step) noexcept {
+  std::int32_t four;
+  std::memcpy(&four, group.values + step * kStepSize, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+/// What undoes the zero point, 2^shift, of the integers that met activations of this sum.
+KVICK_AVX512_INLINE __m512i undo_zero_point(std::int32_t minus_sum, __m128i shift) noexcept {
+  return _mm512_maskz_sll_epi32(kAllLanes, _mm512_set1_epi32(minus_sum), shift);
+}
+
+KVICK_AVX512_INLINE __m512 to_float(__m512i v) noexcept {
+  return _mm512_maskz_cvtepi32_ps(kAllLanes, v);
+}
+
+/// sum = fma(weight scale * activation scale, float(dot), sum)
+KVICK_AVX512_INLINE __m512 add_scaled(__m512 weight_scale, __m512 activation_scale, __m512i dot,
+                                      __m512 sum) noexcept {
+  return _mm512_fmadd_ps(_mm512_mul_ps(weight_scale, activation_scale), to_float(dot), sum);
+}
+
+// ---- Few rows
+
+/// Bytes ahead of the reading that are fetched: about what memory delivers within its latency.
+inline constexpr int kPrefetchBytes = 4096;
+
+KVICK_AVX512_INLINE void prefetch(const std::byte* from, int bytes) noexcept {
+#pragma GCC unroll 64
+  for (int i = 0; i < bytes; i += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes + i, _MM_HINT_T0);
+  }
+}
+
+/// dots[m] += the products of steps [kFirst, kEnd). Two chains hide the latency of one.
+template <int kRows, int kFirst, int kEnd>
+KVICK_AVX512_INLINE void dot_steps(const __m512i (&steps)[kGroupSteps], const QuantizedGroup* x,
+                                   Index x_stride, __m512i (&dots)[kRows]) noexcept {
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    const QuantizedGroup& group = x[m * x_stride];
+    __m512i odd = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int s = kFirst; s < kEnd; s += 2) {
+      dots[m] = _mm512_dpbusd_epi32(dots[m], steps[s], broadcast_step(group, s));
+      odd = _mm512_dpbusd_epi32(odd, steps[s + 1], broadcast_step(group, s + 1));
+    }
+    dots[m] = _mm512_add_epi32(dots[m], odd);
+  }
+}
+
+/// sums[m] of one group, or of the integers alone where scales are per channel.
+template <PackedFormat format, int kRows>
+KVICK_AVX512_INLINE void add_group(const __m512i (&steps)[kGroupSteps], const GroupScales& scales,
+                                   const QuantizedGroup* x, Index x_stride, __m128i shift,
+                                   __m512i (&dots)[kRows], __m512 (&sums)[kRows]) noexcept {
+  constexpr PackedLayout kLayout = packed_layout(format);
+  if constexpr (is_per_channel(format)) {
+    dot_steps<kRows, 0, 8>(steps, x, x_stride, dots);
+  } else if constexpr (kLayout.has_half_scales()) {
+    __m512i high[kRows];
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const QuantizedGroup& group = x[m * x_stride];
+      dots[m] = undo_zero_point(group.minus_low_sum, shift);
+      high[m] = undo_zero_point(group.minus_sum - group.minus_low_sum, shift);
+    }
+    dot_steps<kRows, 0, 4>(steps, x, x_stride, dots);
+    dot_steps<kRows, 4, 8>(steps, x, x_stride, high);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const __m512 scale = _mm512_set1_ps(x[m * x_stride].scale);
+      sums[m] = add_scaled(scales.scale, scale, dots[m], sums[m]);
+      sums[m] = add_scaled(scales.second, scale, high[m], sums[m]);
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      dots[m] = kLayout.has_minimum() ? _mm512_setzero_si512()
+                                      : undo_zero_point(x[m * x_stride].minus_sum, shift);
+    }
+    dot_steps<kRows, 0, 8>(steps, x, x_stride, dots);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const QuantizedGroup& group = x[m * x_stride];
+      sums[m] = add_scaled(scales.scale, _mm512_set1_ps(group.scale), dots[m], sums[m]);
+      if constexpr (kLayout.has_minimum()) {
+        sums[m] = _mm512_fmadd_ps(scales.second, _mm512_set1_ps(group.scaled_sum), sums[m]);
+      }
+    }
+  }
+}
+
+/// Exact integer sums of whole rows to outputs.
+KVICK_AVX512_INLINE __m512 scale_channels(const float* channel_scales,
+                                          const QuantizedRowTotal& total, __m512i dot,
+                                          __m128i shift) noexcept {
+  const __m512i exact = _mm512_add_epi32(dot, undo_zero_point(total.minus_sum, shift));
+  const __m512 scale = _mm512_mul_ps(_mm512_load_ps(channel_scales), _mm512_set1_ps(total.scale));
+  return _mm512_mul_ps(scale, to_float(exact));
+}
+
+/// One panel times kRows rows.
+template <PackedFormat format, int kRows>
+KVICK_AVX512 inline void multiply_few(const PackedPanels& weights, Index panel,
+                                      const QuantizedRowsView& x, float* out) noexcept {
+  constexpr PackedLayout kLayout = packed_layout(format);
+  const Index out_stride = weights.num_panels * kPanelWidth;
+  const __m128i shift = _mm_cvtsi32_si128(zero_point_shift(kLayout));
+  const std::byte* unit = weights.data + panel * weights.panel_bytes;
+  const QuantizedGroup* group = x.groups;
+  __m512 sums[kRows];
+  __m512i dots[kRows];
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    sums[m] = _mm512_setzero_ps();
+    dots[m] = _mm512_setzero_si512();
+  }
+  for (Index left = x.num_groups; left > 0; unit += kLayout.unit_bytes()) {
+    prefetch(unit, kLayout.unit_bytes());
+    const std::byte* integers = unit + kLayout.scale_bytes;
+    for (int i = 0; i < kLayout.groups_per_unit && left > 0; ++i, --left, ++group) {
+      __m512i steps[kGroupSteps];
+      load_integers<kLayout.integers>(integers, steps);
+      add_group<format, kRows>(steps, load_scales<kLayout.scales>(unit, i), group, x.row_stride,
+                               shift, dots, sums);
+      integers += kLayout.group_bytes();
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    if constexpr (is_per_channel(format)) {
+      sums[m] =
+          scale_channels(weights.channel_scales + panel * kPanelWidth, x.totals[m], dots[m], shift);
+    }
+    _mm512_store_ps(out + m * out_stride + panel * kPanelWidth, sums[m]);
+  }
+}
+
+// ---- Many rows
+
+/// A group of one panel, unpacked.
+struct alignas(64) UnpackedGroup {
+  std::byte integers[kGroupSteps * kVectorBytes];
+  float scale[kPanelWidth];
+  float second[kPanelWidth];
+};
+
+/// Groups that are unpacked at a time, and panels. Tiles of 4 rows and 3 panels use 12 integer and
+/// 12 float accumulators of the 32 registers.
+inline constexpr Index kBlockGroups = 16;
+inline constexpr int kStripPanels = 3;
+inline constexpr int kTileRows = 4;
+static_assert(sizeof(UnpackedGroup) * kBlockGroups * kStripPanels <= kMultiplyScratchBytes);
+
+/// Groups [first, first + count) of kStripPanels panels as [count][num_panels].
+template <PackedFormat format>
+KVICK_AVX512 inline void unpack(const PackedPanels& weights, Index panel, Index num_panels,
+                                Index first, Index count, UnpackedGroup* out) noexcept {
+  constexpr PackedLayout kLayout = packed_layout(format);
+  for (Index p = 0; p < num_panels; ++p) {
+    const std::byte* const units = weights.data + (panel + p) * weights.panel_bytes;
+    for (Index g = first; g < first + count; ++g) {
+      const auto index = static_cast<int>(g % kLayout.groups_per_unit);
+      const std::byte* const unit = units + g / kLayout.groups_per_unit * kLayout.unit_bytes();
+      const std::byte* const integers = unit + kLayout.scale_bytes + index * kLayout.group_bytes();
+      if (index == 0) prefetch(unit, kLayout.unit_bytes());
+      __m512i steps[kGroupSteps];
+      load_integers<kLayout.integers>(integers, steps);
+      UnpackedGroup& group = out[(g - first) * num_panels + p];
+#pragma GCC unroll 8
+      for (int s = 0; s < kGroupSteps; ++s) {
+        _mm512_store_si512(group.integers + s * kVectorBytes, steps[s]);
+      }
+      const GroupScales scales = load_scales<kLayout.scales>(unit, index);
+      _mm512_store_ps(group.scale, scales.scale);
+      _mm512_store_ps(group.second, scales.second);
+    }
+  }
+}
+
+/// dots[m][p] += the products of steps [kFirst, kEnd) of one group.
+template <int kPanels, int kFirst, int kEnd>
+KVICK_AVX512_INLINE void dot_tile(const UnpackedGroup* weights, const QuantizedGroup* x,
+                                  Index x_stride, __m512i (&dots)[kTileRows][kPanels]) noexcept {
+#pragma GCC unroll 8
+  for (int s = kFirst; s < kEnd; ++s) {
+    __m512i step[kPanels];
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) step[p] = load_bytes(weights[p].integers + s * kVectorBytes);
+#pragma GCC unroll 8
+    for (int m = 0; m < kTileRows; ++m) {
+      const __m512i four = broadcast_step(x[m * x_stride], s);
+#pragma GCC unroll 4
+      for (int p = 0; p < kPanels; ++p) {
+        dots[m][p] = _mm512_dpbusd_epi32(dots[m][p], step[p], four);
+      }
+    }
+  }
+}
+
+/// sums[m][p] = fma(weight scale * activation scale, float(dots[m][p]), sums[m][p])
+template <int kPanels>
+KVICK_AVX512_INLINE void add_tile(const UnpackedGroup* weights, bool second,
+                                  const QuantizedGroup* x, Index x_stride,
+                                  const __m512i (&dots)[kTileRows][kPanels],
+                                  __m512 (&sums)[kTileRows][kPanels]) noexcept {
+  __m512 scale[kPanels];
+#pragma GCC unroll 4
+  for (int p = 0; p < kPanels; ++p) {
+    scale[p] = _mm512_load_ps(second ? weights[p].second : weights[p].scale);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+    const __m512 row_scale = _mm512_set1_ps(x[m * x_stride].scale);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      sums[m][p] = add_scaled(scale[p], row_scale, dots[m][p], sums[m][p]);
+    }
+  }
+}
+
+template <int kPanels>
+KVICK_AVX512_INLINE void start_tile(const std::int32_t (&minus_sums)[kTileRows], __m128i shift,
+                                    __m512i (&dots)[kTileRows][kPanels]) noexcept {
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+    const __m512i start = undo_zero_point(minus_sums[m], shift);
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) dots[m][p] = start;
+  }
+}
+
+template <int kPanels>
+KVICK_AVX512_INLINE void clear_tile(__m512i (&dots)[kTileRows][kPanels]) noexcept {
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) dots[m][p] = _mm512_setzero_si512();
+  }
+}
+
+/// out[m][p] += num_groups unpacked groups times kTileRows rows; integers where `kind` says so.
+template <TileKind kind, int kPanels>
+KVICK_AVX512 inline void multiply_tile(const UnpackedGroup* weights, Index num_groups,
+                                       const QuantizedGroup* x, Index x_stride, int zero_shift,
+                                       float* out, Index out_stride) noexcept {
+  const __m128i shift = _mm_cvtsi32_si128(zero_shift);
+  __m512 sums[kTileRows][kPanels];
+  __m512i dots[kTileRows][kPanels];
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      sums[m][p] = _mm512_load_ps(out + m * out_stride + p * kPanelWidth);
+      dots[m][p] = _mm512_castps_si512(sums[m][p]);
+    }
+  }
+  for (Index g = 0; g < num_groups; ++g, weights += kPanels, ++x) {
+    if constexpr (kind == TileKind::kPerChannel) {
+      dot_tile<kPanels, 0, 8>(weights, x, x_stride, dots);
+    } else if constexpr (kind == TileKind::kHalfScales) {
+      start_tile({x[0].minus_low_sum, x[x_stride].minus_low_sum, x[2 * x_stride].minus_low_sum,
+                  x[3 * x_stride].minus_low_sum},
+                 shift, dots);
+      dot_tile<kPanels, 0, 4>(weights, x, x_stride, dots);
+      add_tile(weights, false, x, x_stride, dots, sums);
+      const auto high = [](const QuantizedGroup& group) {
+        return group.minus_sum - group.minus_low_sum;
+      };
+      start_tile({high(x[0]), high(x[x_stride]), high(x[2 * x_stride]), high(x[3 * x_stride])},
+                 shift, dots);
+      dot_tile<kPanels, 4, 8>(weights, x, x_stride, dots);
+      add_tile(weights, true, x, x_stride, dots, sums);
+    } else {
+      if constexpr (kind == TileKind::kMinimums) {
+        clear_tile(dots);
+      } else {
+        start_tile({x[0].minus_sum, x[x_stride].minus_sum, x[2 * x_stride].minus_sum,
+                    x[3 * x_stride].minus_sum},
+                   shift, dots);
+      }
+      dot_tile<kPanels, 0, 8>(weights, x, x_stride, dots);
+      add_tile(weights, false, x, x_stride, dots, sums);
+    }
+    if constexpr (kind == TileKind::kMinimums) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kTileRows; ++m) {
+        const __m512 row_sum = _mm512_set1_ps(x[m * x_stride].scaled_sum);
+#pragma GCC unroll 4
+        for (int p = 0; p < kPanels; ++p) {
+          sums[m][p] = _mm512_fmadd_ps(_mm512_load_ps(weights[p].second), row_sum, sums[m][p]);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+#pragma GCC unroll 4
+    for (int p = 0; p < kPanels; ++p) {
+      if constexpr (kind == TileKind::kPerChannel) sums[m][p] = _mm512_castsi512_ps(dots[m][p]);
+      _mm512_store_ps(out + m * out_stride + p * kPanelWidth, sums[m][p]);
+    }
+  }
+}
+
+/// Every row times kPanels unpacked panels.
+template <TileKind kind, int kPanels>
+inline void multiply_rows(const UnpackedGroup* weights, Index num_groups, const QuantizedGroup* x,
+                          Index x_stride, Index rows, int zero_shift, float* out,
+                          Index out_stride) noexcept {
+  for (Index m = 0; m < rows; m += kTileRows) {
+    multiply_tile<kind, kPanels>(weights, num_groups, x + m * x_stride, x_stride, zero_shift,
+                                 out + m * out_stride, out_stride);
+  }
+}
+
+template <TileKind kind>
+inline void multiply_rows(Index num_panels, const UnpackedGroup* weights, Index num_groups,
+                          const QuantizedGroup* x, Index x_stride, Index rows, int zero_shift,
+                          float* out, Index out_stride) noexcept {
+  const auto multiply = num_panels == 3   ? multiply_rows<kind, 3>
+                        : num_panels == 2 ? multiply_rows<kind, 2>
+                                          : multiply_rows<kind, 1>;
+  multiply(weights, num_groups, x, x_stride, rows, zero_shift, out, out_stride);
+}
+
+template <PackedFormat format>
+KVICK_AVX512 inline void multiply_many(const PackedPanels& weights, const QuantizedRowsView& x,
+                                       Index rows, float* out, std::byte* scratch) noexcept {
+  constexpr PackedLayout kLayout = packed_layout(format);
+  auto* const unpacked = reinterpret_cast<UnpackedGroup*>(scratch);
+  const Index out_stride = weights.num_panels * kPanelWidth;
+  std::fill_n(out, rows * out_stride, 0.0f);
+  for (Index panel = 0; panel < weights.num_panels; panel += kStripPanels) {
+    const Index panels = std::min<Index>(kStripPanels, weights.num_panels - panel);
+    for (Index first = 0; first < x.num_groups; first += kBlockGroups) {
+      const Index count = std::min(kBlockGroups, x.num_groups - first);
+      unpack<format>(weights, panel, panels, first, count, unpacked);
+      multiply_rows<tile_kind(format)>(panels, unpacked, count, x.groups + first, x.row_stride,
+                                       rows, zero_point_shift(kLayout), out + panel * kPanelWidth,
+                                       out_stride);
+    }
+  }
+  if constexpr (is_per_channel(format)) {
+    const __m128i shift = _mm_cvtsi32_si128(zero_point_shift(kLayout));
+    for (Index m = 0; m < rows; ++m) {
+      for (Index j = 0; j < out_stride; j += kPanelWidth) {
+        float* const sums = out + m * out_stride + j;
+        _mm512_store_ps(sums, scale_channels(weights.channel_scales + j, x.totals[m],
+                                             _mm512_load_si512(sums), shift));
+      }
+    }
+  }
+}
+
+// ---- All formats
+
+template <PackedFormat format>
+inline void multiply_format(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
+                            float* out, std::byte* scratch) noexcept {
+  if (rows > 8) return multiply_many<format>(weights, x, rows, out, scratch);
+  const auto multiply = rows == 1   ? multiply_few<format, 1>
+                        : rows == 2 ? multiply_few<format, 2>
+                        : rows <= 4 ? multiply_few<format, 4>
+                        : rows <= 6 ? multiply_few<format, 6>
+                                    : multiply_few<format, 8>;
+  for (Index p = 0; p < weights.num_panels; ++p) multiply(weights, p, x, out);
+}
+
+inline void multiply_int8(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
+                          float* out, std::byte* scratch) noexcept {
+  if (rows <= 0) return;
+  for_quantized_format(weights.format, [&]<PackedFormat format>() {
+    multiply_format<format>(weights, x, rows, out, scratch);
+  });
+}
+
+}  // namespace kvick::inline v0_1::detail::avx512
