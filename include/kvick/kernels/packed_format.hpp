@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kvick/core/element_type.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
 #include "kvick/kernels/lanes.hpp"
@@ -134,6 +135,13 @@ constexpr PackedLayout packed_layout(PackedFormat format) noexcept {
 }
 
 constexpr bool is_float(PackedFormat format) noexcept { return format <= PackedFormat::kBF16; }
+
+/// The elements of a float format.
+constexpr ElementType element_type(PackedFormat format) noexcept {
+  return format == PackedFormat::kF16    ? ElementType::kF16
+         : format == PackedFormat::kBF16 ? ElementType::kBF16
+                                         : ElementType::kF32;
+}
 
 /// One f32 scale per output, and one activation scale per row.
 constexpr bool is_per_channel(PackedFormat format) noexcept {

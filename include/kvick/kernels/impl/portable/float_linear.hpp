@@ -22,9 +22,7 @@ inline void dequantize_panel(const PackedPanels& weights, Index panel, Index fir
   const std::byte* const data = weights.data + panel * weights.panel_bytes;
   const PackedFormat format = weights.format;
   if (is_float(format)) {
-    const ElementType type = format == PackedFormat::kF32   ? ElementType::kF32
-                             : format == PackedFormat::kF16 ? ElementType::kF16
-                                                            : ElementType::kBF16;
+    const ElementType type = element_type(format);
     const auto element = static_cast<Index>(size_bytes(type));
     load_elements(type, data + first * kPanelWidth * element, count * kPanelWidth, out);
     return;
@@ -34,11 +32,9 @@ inline void dequantize_panel(const PackedPanels& weights, Index panel, Index fir
   read_group(layout, data, first / kGroupSize, group);
   for (Index k = 0; k < count; ++k) {
     for (int j = 0; j < kPanelWidth; ++j) {
-      const auto value = static_cast<float>(group.values[k][j]);
       const float scale = is_per_channel(format) ? weights.channel_scales[panel * kPanelWidth + j]
                                                  : group.scale[k / (kGroupSize / 2)][j];
-      out[k * kPanelWidth + j] =
-          layout.has_minimum() ? std::fma(scale, value, group.minimum[j]) : scale * value;
+      out[k * kPanelWidth + j] = weight(layout, scale, group.minimum[j], group.values[k][j]);
     }
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -61,55 +62,94 @@ inline Scale6Bit scale_6bit(const std::byte* planes, int group, int j) noexcept 
   return {(nibbles & 15) | (plane(group - 4) >> 6) << 4, (nibbles >> 4) | (plane(group) >> 6) << 4};
 }
 
-/// Scales and minimum of one output and group; `group` counts within the unit.
-inline void read_scales(PackedScales kind, const std::byte* unit, int group, int j,
-                        PanelGroup& out) noexcept {
+/// What turns the integers of one output and group into weights.
+struct LaneScales {
   float first = 1.0f;
-  float second = 0.0f;
-  bool is_half = false;
+  float second = 1.0f;
   float minimum = 0.0f;
+};
+
+/// Scales and minimum of output j; `group` counts within the unit.
+inline LaneScales lane_scales(PackedScales kind, const std::byte* unit, int group, int j) noexcept {
   switch (kind) {
     case PackedScales::kNone: break;
-    case PackedScales::kF16: first = f16_at(unit, group * kPanelWidth + j); break;
-    case PackedScales::kF32: std::memcpy(&first, unit + 4 * j, sizeof first); break;
-    case PackedScales::kF16WithMinimum:
-      first = f16_at(unit, j);
-      minimum = f16_at(unit, kPanelWidth + j);
-      break;
+    case PackedScales::kF16: {
+      const float scale = f16_at(unit, group * kPanelWidth + j);
+      return {scale, scale, 0.0f};
+    }
+    case PackedScales::kF32: {
+      float scale;
+      std::memcpy(&scale, unit + 4 * j, sizeof scale);
+      return {scale, scale, 0.0f};
+    }
+    case PackedScales::kF16WithMinimum: {
+      const float scale = f16_at(unit, j);
+      return {scale, scale, f16_at(unit, kPanelWidth + j)};
+    }
     case PackedScales::kPacked6Bit: {
       const Scale6Bit bits = scale_6bit(unit + 64, group, j);
-      first = f16_at(unit, j) * static_cast<float>(bits.scale);
-      minimum = -f16_at(unit, kPanelWidth + j) * static_cast<float>(bits.minimum);
-      break;
+      const float scale = f16_at(unit, j) * static_cast<float>(bits.scale);
+      return {scale, scale, -f16_at(unit, kPanelWidth + j) * static_cast<float>(bits.minimum)};
     }
     case PackedScales::kInt8: {
       const std::byte* const planes = unit + 64 + 2 * group * kPanelWidth;
-      const auto integer = [&](Index i) {
-        return static_cast<float>(std::bit_cast<std::int8_t>(planes[i]));
+      const auto scale = [&](Index i) {
+        return f16_at(unit, j) * static_cast<float>(std::bit_cast<std::int8_t>(planes[i]));
       };
-      first = f16_at(unit, j) * integer(j);
-      second = f16_at(unit, j) * integer(kPanelWidth + j);
-      is_half = true;
-      break;
+      return {scale(j), scale(kPanelWidth + j), 0.0f};
     }
   }
-  out.scale[0][j] = first;
-  out.scale[1][j] = is_half ? second : first;
-  out.minimum[j] = minimum;
+  return {};
+}
+
+/// Where a group's unit and integers are in a panel.
+struct GroupPlace {
+  const std::byte* unit;
+  const std::byte* integers;
+  int index;  ///< of the group in its unit
+};
+inline GroupPlace find_group(const PackedLayout& layout, const std::byte* panel,
+                             Index group) noexcept {
+  const auto index = static_cast<int>(group % layout.groups_per_unit);
+  const std::byte* const unit = panel + group / layout.groups_per_unit * layout.unit_bytes();
+  return {unit, unit + layout.scale_bytes + index * layout.group_bytes(), index};
 }
 
 inline void read_group(const PackedLayout& layout, const std::byte* panel, Index group,
                        PanelGroup& out) noexcept {
-  const auto index = static_cast<int>(group % layout.groups_per_unit);
-  const std::byte* const unit = panel + group / layout.groups_per_unit * layout.unit_bytes();
-  const std::byte* const integers = unit + layout.scale_bytes + index * layout.group_bytes();
+  const GroupPlace place = find_group(layout, panel, group);
   for (int k = 0; k < kGroupSize; ++k) {
     for (int j = 0; j < kPanelWidth; ++j) {
-      out.values[k][j] = static_cast<std::int16_t>(stored_integer(layout.integers, integers, k, j) -
-                                                   layout.zero_point);
+      out.values[k][j] = static_cast<std::int16_t>(
+          stored_integer(layout.integers, place.integers, k, j) - layout.zero_point);
     }
   }
-  for (int j = 0; j < kPanelWidth; ++j) read_scales(layout.scales, unit, index, j, out);
+  for (int j = 0; j < kPanelWidth; ++j) {
+    const LaneScales scales = lane_scales(layout.scales, place.unit, place.index, j);
+    out.scale[0][j] = scales.first;
+    out.scale[1][j] = scales.second;
+    out.minimum[j] = scales.minimum;
+  }
+}
+
+/// The weight that an integer stands for.
+inline float weight(const PackedLayout& layout, float scale, float minimum, int value) noexcept {
+  const auto integer = static_cast<float>(value);
+  return layout.has_minimum() ? std::fma(scale, integer, minimum) : scale * integer;
+}
+
+/// Inputs [32 group, 32 group + count) of output j; `channel_scale` replaces those of the panel where it
+/// has none.
+inline void read_lane(const PackedLayout& layout, const std::byte* panel, Index group, int j,
+                      float channel_scale, int count, float* out) noexcept {
+  const GroupPlace place = find_group(layout, panel, group);
+  LaneScales scales = lane_scales(layout.scales, place.unit, place.index, j);
+  if (layout.scales == PackedScales::kNone) scales.first = scales.second = channel_scale;
+  for (int k = 0; k < count; ++k) {
+    const int value = stored_integer(layout.integers, place.integers, k, j) - layout.zero_point;
+    out[k] =
+        weight(layout, k < kGroupSize / 2 ? scales.first : scales.second, scales.minimum, value);
+  }
 }
 
 }  // namespace kvick::inline v0_1::detail::portable

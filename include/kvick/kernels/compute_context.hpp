@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What layers compute with: the threads and the kernels.
 //
-// Layer     nn: may include core, kernels.
+// Layer     kernels: may include core.
 #pragma once
 
 #include "kvick/core/matrix.hpp"
