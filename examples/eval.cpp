@@ -9,9 +9,10 @@
 // sequence token, if the vocabulary asks for one. A window starts with no knowledge of the one
 // before it, so perplexities compare only between runs with the same context.
 //
-// With --against, MODEL2 is the reference: the divergence is KL(P_model2 || P_model) of the next
-// token at each scored position, and differences are model - model2. "+-" is one standard error of
-// the mean, sample deviation / sqrt(tokens), as if tokens were independent.
+// With --against, MODEL2 is the reference, run as stored and with f32 activations: the divergence
+// is KL(P_model2 || P_model) of the next token at each scored position, and differences are model -
+// model2. "+-" is one standard error of the mean, sample deviation / sqrt(tokens), as if tokens were
+// independent.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -63,8 +64,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "kvick-eval");
   app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
   app.add_option("--against", options.against,
-                 "GGUF file of the reference, such as the same model in full precision; shows "
-                 "KL(P_reference || P_model)")
+                 "GGUF file of the reference, such as the same model in full precision, run as "
+                 "stored with f32 activations; shows KL(P_reference || P_model)")
       ->type_name("FILE");
   auto* const input = app.add_option_group("Input", "one of these");
   input
@@ -100,12 +101,12 @@ std::string with_commas(std::string_view text) {
   return list;
 }
 
-std::vector<TokenId> read_tokens(const Options& options, const Transformer& model) {
+std::vector<TokenId> read_tokens(const Options& options, const kvick::GgufFile& file) {
   if (!options.ids_file.empty()) {
     return programs::parse_token_ids(with_commas(programs::read_file(options.ids_file)),
-                                     model.vocab_size());
+                                     kvick::read_model_config(file).vocab_size);
   }
-  const kvick::Tokenizer tokenizer(model.file());
+  const kvick::Tokenizer tokenizer(file);
   return tokenizer.encode(programs::read_file(options.text_file), {.add_eos = false});
 }
 
@@ -217,19 +218,25 @@ void print_text(const Results& results) {
 void run(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) return;
-  Transformer model(options->model, {.threads = options->run.threads});
-  std::optional<Transformer> against;
-  if (!options->against.empty())
-    against.emplace(options->against, kvick::TransformerOptions{.threads = options->run.threads});
-  Transformer* const reference = against ? &*against : nullptr;
-  const int max_seq_len = reference == nullptr
-                              ? model.max_seq_len()
-                              : std::min(model.max_seq_len(), reference->max_seq_len());
+  kvick::GgufFile file(options->model);
+  int max_seq_len = kvick::read_model_config(file).max_seq_len;
+  std::optional<kvick::GgufFile> against_file;
+  if (!options->against.empty()) {
+    against_file.emplace(options->against);
+    max_seq_len = std::min(max_seq_len, kvick::read_model_config(*against_file).max_seq_len);
+  }
   const int context = programs::context_size(options->run.context, max_seq_len);
-  const std::vector<TokenId> tokens = read_tokens(*options, model);
+  const std::vector<TokenId> tokens = read_tokens(*options, file);
 
-  programs::preload(model);
-  if (reference != nullptr) programs::preload(*reference);
+  Transformer model = programs::load_model(std::move(file), options->run);
+  std::optional<Transformer> against;
+  if (against_file) {
+    programs::ModelOptions exact = options->run;
+    exact.weights = "keep";
+    exact.activations = "f32";
+    against.emplace(programs::load_model(std::move(*against_file), exact));
+  }
+  Transformer* const reference = against ? &*against : nullptr;
   const Results results = evaluate(model, reference, tokens,
                                    {.context = context, .cache_type = options->run.cache_type()});
   if (options->print_json) {

@@ -289,18 +289,19 @@ void run(int argc, char** argv) {
 
   // Everything that can be wrong is found before the weights are read and anything is computed.
   const programs::Stopwatch open_time;
-  Transformer model(options.model, {.threads = options.run.threads});
-  const kvick::Tokenizer tokenizer(model.file());
+  kvick::GgufFile file(options.model);
+  const kvick::Tokenizer tokenizer(file);
+  const kvick::ModelConfig config = kvick::read_model_config(file);
   summary.load_seconds = open_time.seconds();
   const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
-  const int context = programs::context_size(options.run.context, model.max_seq_len());
+  const int context = programs::context_size(options.run.context, config.max_seq_len);
   const int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
   std::ofstream logits_file = open_logits_file(options.logits_file);
 
-  const programs::Stopwatch preload_time;
-  programs::preload(model);
+  const programs::Stopwatch load_time;
+  Transformer model = programs::load_model(std::move(file), options.run);
   auto cache = model.make_cache({.max_seq_len = context, .element_type = options.run.cache_type()});
-  summary.load_seconds += preload_time.seconds();
+  summary.load_seconds += load_time.seconds();
 
   kvick::Matrix logits(1, model.vocab_size());
   const programs::Stopwatch prefill_time;

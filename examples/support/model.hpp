@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kvick/core/element_type.hpp"
+#include "kvick/gguf/gguf_file.hpp"
 #include "kvick/model/transformer.hpp"
 #include "program.hpp"
 #include "progress_bar.hpp"
@@ -24,13 +26,15 @@ struct ModelOptions {
   int context = 0;  // 0: the default
   int threads = 0;  // 0: as many as the process may use
   std::string kv = "f16";
+  std::string activations = "int8";
+  std::string weights = "keep";
 
   kvick::ElementType cache_type() const {
     return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
   }
 };
 
-/// Adds -c, -t and --kv.
+/// Adds -c, -t, --kv, --weights and --activations.
 inline void add_model_options(CLI::App& app, ModelOptions& options, int least_context,
                               const std::string& context_description) {
   app.add_option("-c,--context", options.context,
@@ -41,6 +45,13 @@ inline void add_model_options(CLI::App& app, ModelOptions& options, int least_co
       ->check(CLI::Range(1, std::numeric_limits<int>::max(), "POSITIVE"));
   app.add_option("--kv", options.kv, "how keys and values are stored")
       ->check(CLI::IsMember({"f32", "f16"}))
+      ->capture_default_str();
+  app.add_option("--weights", options.weights,
+                 "keep the file's weights, or convert them while loading")
+      ->check(CLI::IsMember({"keep", "f16", "q8_0", "q4_0"}))
+      ->capture_default_str();
+  app.add_option("--activations", options.activations, "what quantized weights are multiplied by")
+      ->check(CLI::IsMember({"int8", "f32"}))
       ->capture_default_str();
 }
 
@@ -54,10 +65,16 @@ inline int context_size(int requested, int max_seq_len) {
   return requested;
 }
 
-/// Brings the weights into memory, so that the first tokens do not wait for the disk.
-inline void preload(const kvick::Transformer& model) {
+/// The model in `file`, its weights packed as the options ask, with a progress bar.
+inline kvick::Transformer load_model(kvick::GgufFile file, const ModelOptions& options) {
   ProgressBar progress("loading");
-  model.preload([&](std::size_t done, std::size_t total) { progress.update(done, total); });
+  kvick::TransformerOptions transformer{.threads = options.threads};
+  if (options.activations == "f32") transformer.activations = kvick::ActivationType::kF32;
+  if (options.weights == "f16") transformer.weights = kvick::TensorType::kF16;
+  if (options.weights == "q8_0") transformer.weights = kvick::TensorType::kQ8_0;
+  if (options.weights == "q4_0") transformer.weights = kvick::TensorType::kQ4_0;
+  transformer.progress = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
+  return kvick::Transformer(std::move(file), transformer);
 }
 
 }  // namespace programs

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -55,12 +56,17 @@ Matrix evaluate(Transformer& model, std::span<const TokenId> tokens, std::size_t
 struct ModelCase {
   std::string name;
   TinyModelOptions options;
+  ActivationType activations = ActivationType::kF32;
 };
 
 std::vector<ModelCase> model_cases() {
   std::vector<ModelCase> cases;
   for (const TensorTypeInfo& type : tensor_types()) {
-    cases.push_back({"llama_" + std::string(type.name), {.type = type.type}});
+    const std::string name = "llama_" + std::string(type.name);
+    cases.push_back({name, {.type = type.type}});
+    if (type.block_size > 1) {
+      cases.push_back({name + "_int8", {.type = type.type}, ActivationType::kInt8});
+    }
   }
   cases.push_back(
       {"qwen2_tied",
@@ -71,14 +77,16 @@ std::vector<ModelCase> model_cases() {
                     .num_heads = 4,
                     .num_kv_heads = 4,
                     .head_dim = 40,
-                    .seed = 3}});
+                    .seed = 3},
+                   ActivationType::kInt8});
   return cases;
 }
 
 class TransformerOfEveryKind : public ::testing::TestWithParam<ModelCase> {
  protected:
   Transformer model(int threads = 2, Isa isa = default_isa()) const {
-    return Transformer(TinyModel(GetParam().options).file(), {.threads = threads, .isa = isa});
+    return Transformer(TinyModel(GetParam().options).file(),
+                       {.threads = threads, .isa = isa, .activations = GetParam().activations});
   }
 };
 
@@ -282,7 +290,13 @@ TEST_P(TransformerOfEveryKind, AgreesWithTheSameNetworkInDouble) {
   const double range = expected.maxCoeff() - expected.minCoeff();
   // Each value passes a few thousand roundings of 2^-24 relative size, whose errors add up like a
   // random walk: 1e-5 of the range has a wide margin, and a wrong formula is off by 1e-2 or more.
-  EXPECT_LT((logits.cast<double>() - expected).cwiseAbs().maxCoeff(), 1e-5 * range);
+  // Activations of int8 err by up to 1/254 of each group's maximum, some 0.3 % as a random walk.
+  const bool is_exact = GetParam().activations == ActivationType::kF32;
+  const double error = (logits.cast<double>() - expected).cwiseAbs().maxCoeff();
+  EXPECT_LT(error, (is_exact ? 1e-5 : 3e-2) * range);
+  if (!is_exact) {
+    EXPECT_GT(error, 1e-5 * range) << "int8 activations were not used";
+  }
 }
 
 TEST(Transformer, WritesNothingAndComputesNothingForBadBatches) {
@@ -372,19 +386,43 @@ TEST(Transformer, DecodingStepsDoNotAllocate) {
   EXPECT_EQ(support::num_allocations(), before);
 }
 
-TEST(Transformer, PreloadCountsEveryByteOfTheWeights) {
-  const Transformer model(TinyModel().file(), {.threads = 1});
-  std::size_t expected = 0;
-  for (const GgufTensor& tensor : model.file().tensors()) expected += tensor.data.size();
-  std::size_t last_done = 0;
+TEST(Transformer, ReportsProgressWhileItPacks) {
+  std::vector<std::size_t> steps;
   std::size_t last_total = 0;
-  model.preload([&](std::size_t done, std::size_t total) {
-    EXPECT_GT(done, last_done);
-    last_done = done;
-    last_total = total;
-  });
-  EXPECT_EQ(last_done, expected);
-  EXPECT_EQ(last_total, expected);
+  const TinyModel tiny;
+  const Transformer model(tiny.file(),
+                          {.threads = 1, .progress = [&](std::size_t done, std::size_t total) {
+                             steps.push_back(done);
+                             last_total = total;
+                           }});
+  std::size_t matrices = 0;
+  for (const GgufTensor& tensor : model.file().tensors()) {
+    if (tensor.num_dims == 2 && tensor.name != "token_embd.weight") matrices += tensor.data.size();
+  }
+  ASSERT_FALSE(steps.empty());
+  EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
+  EXPECT_EQ(steps.back(), matrices);
+  EXPECT_EQ(last_total, matrices);
+}
+
+// Converting at load and converting the file give one model.
+TEST(Transformer, ConvertsWeightsAtLoad) {
+  const auto tokens = random_tokens(20, TinyModelOptions{}.vocab_size, 31);
+  Transformer floats(TinyModel().file(), {.threads = 2});
+  const Matrix exact = evaluate(floats, tokens, tokens.size());
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ4_0}) {
+    Transformer model(TinyModel().file(),
+                      {.threads = 2, .activations = ActivationType::kF32, .weights = type});
+    const Matrix logits = evaluate(model, tokens, tokens.size());
+    EXPECT_NE(logits, exact);
+    // The embedding stays as stored, so it is the double model's too; every matrix is converted.
+    const double range = static_cast<double>(exact.maxCoeff() - exact.minCoeff());
+    const double error = static_cast<double>((logits - exact).cwiseAbs().maxCoeff());
+    EXPECT_LT(error, (type == TensorType::kF16    ? 3e-3
+                      : type == TensorType::kQ8_0 ? 3e-2
+                                                  : 0.5) *
+                         range);
+  }
 }
 
 TEST(Transformer, TrainedModelGivesTheSameBitsOnEveryPath) {

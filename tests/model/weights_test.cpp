@@ -30,7 +30,7 @@ TEST(ReadModelWeights, ViewsMatricesInTheFile) {
 TEST(ReadModelWeights, TiedModelsUseTheEmbeddingAsOutput) {
   const GgufFile file = TinyModel({.tied = true}).file();
   const ModelWeights weights = read_model_weights(file, read_model_config(file));
-  EXPECT_EQ(weights.output.data().data(), weights.embedding.data().data());
+  EXPECT_TRUE(weights.output.empty()) << "the embedding serves as output";
 }
 
 TEST(ReadModelWeights, RefusesATensorThatWouldBeIgnored) {

@@ -24,19 +24,35 @@ using support::StoredWeights;
 
 struct Block {
   StoredWeights gate, up, down;
-  MlpWeights views() const { return {gate.view, up.view, down.view}; }
+  PackedWeights packed_gate, packed_up, packed_down;
+  GatedMlp weights() const { return {packed_gate, packed_up, packed_down}; }
 };
 
-Block random_block(TensorType type, Index width, Index ffn, unsigned seed) {
-  return {random_weights(type, ffn, width, seed), random_weights(type, ffn, width, seed + 1),
-          random_weights(type, width, ffn, seed + 2)};
+PackedWeights packed(const WeightView& view) {
+  ThreadPool pool(1);
+  return PackedWeights(view, pool);
 }
 
-Matrix computed(const Block& block, const Matrix& x, const Matrix& old,
-                const ComputeContext& context) {
-  const Index ffn = block.gate.view.out_features();
-  Matrix y = old, gate(x.rows(), ffn), up(x.rows(), ffn);
-  add_gated_mlp(block.views(), x, y, gate, up, context);
+Block random_block(TensorType type, Index width, Index ffn, unsigned seed) {
+  Block block;
+  block.gate = random_weights(type, ffn, width, seed);
+  block.up = random_weights(type, ffn, width, seed + 1);
+  block.down = random_weights(type, width, ffn, seed + 2);
+  block.packed_gate = packed(block.gate.view);
+  block.packed_up = packed(block.up.view);
+  block.packed_down = packed(block.down.view);
+  return block;
+}
+
+void add_mlp(const GatedMlp& weights, const Matrix& x, MatrixRef y, MatrixRef hidden,
+             Compute& compute) {
+  LinearWorkspace workspace(compute.context.pool.num_threads());
+  add_gated_mlp(weights, x, y, hidden, ActivationType::kF32, workspace, compute.context);
+}
+
+Matrix computed(const Block& block, const Matrix& x, const Matrix& old, Compute& compute) {
+  Matrix y = old, hidden(x.rows(), block.gate.view.out_features());
+  add_mlp(block.weights(), x, y, hidden, compute);
   return y;
 }
 
@@ -68,10 +84,9 @@ TEST_P(GatedMlpOnEveryIsa, FollowsTheDocumentedOrderForEveryRowAndThreadCount) {
       const Matrix x = random_floats(11, width, 7);
       const Matrix old = random_floats(11, width, 8);
       const Matrix want = naive(*block, x, old);
-      ASSERT_TRUE(same_bits(computed(*block, x, old, compute.context), want)) << threads;
+      ASSERT_TRUE(same_bits(computed(*block, x, old, compute), want)) << threads;
       for (Index row = 0; row < x.rows(); row += 5) {
-        ASSERT_TRUE(
-            same_bits(computed(*block, x.row(row), old.row(row), compute.context), want.row(row)))
+        ASSERT_TRUE(same_bits(computed(*block, x.row(row), old.row(row), compute), want.row(row)))
             << threads;
       }
     }
@@ -87,7 +102,7 @@ TEST_P(GatedMlpOnEveryIsa, StaysInsideTheBoundOfItsRoundings) {
   const Block block = random_block(TensorType::kQ8_0, width, ffn, 11);
   const Matrix x = random_floats(rows, width, 14);
   const Matrix old = random_floats(rows, width, 15);
-  const Matrix y = computed(block, x, old, compute.context);
+  const Matrix y = computed(block, x, old, compute);
 
   using Wide = reference::RowMajorMatrix<double>;
   const Wide xd = x.cast<double>(), gate = block.gate.dequantized().cast<double>(),
@@ -116,14 +131,15 @@ TEST_P(GatedMlpOnEveryIsa, ByHand) {
   Compute compute(GetParam());
   // Gates of 100, 0 and -200 open fully, hold nothing and close: silu is 100, 0 and -0.
   const std::vector<float> gate = {100, 0, -200}, up = {2, 5, 7}, down = {1, 1000, 1000};
-  const auto view = [](const std::vector<float>& values, Index out, Index in) {
-    return WeightView(TensorType::kF32, std::as_bytes(std::span(values)), out, in);
+  const auto pack = [](const std::vector<float>& values, Index out, Index in) {
+    return packed(WeightView(TensorType::kF32, std::as_bytes(std::span(values)), out, in));
   };
-  Matrix x(1, 1), y(1, 1), gate_scratch(1, 3), up_scratch(1, 3);
+  const PackedWeights packed_gate = pack(gate, 3, 1), packed_up = pack(up, 3, 1),
+                      packed_down = pack(down, 1, 3);
+  Matrix x(1, 1), y(1, 1), hidden(1, 3);
   x << 1;
   y << 0.5f;
-  add_gated_mlp({view(gate, 3, 1), view(up, 3, 1), view(down, 1, 3)}, x, y, gate_scratch,
-                up_scratch, compute.context);
+  add_mlp({packed_gate, packed_up, packed_down}, x, y, hidden, compute);
   EXPECT_EQ(y(0, 0), 200.5f);
 }
 
@@ -131,8 +147,9 @@ TEST_P(GatedMlpOnEveryIsa, OutputMayBeTheInput) {
   Compute compute(GetParam(), 2);
   const Block block = random_block(TensorType::kBF16, 24, 40, 21);
   const Matrix x = random_floats(5, 24, 24);
-  Matrix y = x, gate(5, 40), up(5, 40);
-  add_gated_mlp(block.views(), y, y, gate, up, compute.context);
+  Matrix y = x, hidden(5, 40);
+  LinearWorkspace workspace(2);
+  add_gated_mlp(block.weights(), y, y, hidden, ActivationType::kF32, workspace, compute.context);
   EXPECT_TRUE(same_bits(y, naive(block, x, x)));
 }
 
@@ -140,41 +157,39 @@ TEST(GatedMlp, DoesNotAllocate) {
   Compute compute(best_isa(), 2);
   const Block block = random_block(TensorType::kQ8_0, 64, 96, 31);
   const Matrix x = random_floats(5, 64, 34);
-  Matrix y = Matrix::Zero(5, 64), gate(5, 96), up(5, 96);
-  const MlpWeights views = block.views();
-  add_gated_mlp(views, x, y, gate, up, compute.context);
-  const std::size_t before = support::num_allocations();
-  add_gated_mlp(views, x, y, gate, up, compute.context);
-  EXPECT_EQ(support::num_allocations(), before);
+  Matrix y = Matrix::Zero(5, 64), hidden(5, 96);
+  LinearWorkspace workspace(2);
+  for (const ActivationType activations : {ActivationType::kF32, ActivationType::kInt8}) {
+    const auto add = [&] {
+      add_gated_mlp(block.weights(), x, y, hidden, activations, workspace, compute.context);
+    };
+    add();
+    const std::size_t before = support::num_allocations();
+    add();
+    EXPECT_EQ(support::num_allocations(), before);
+  }
 }
 
 TEST(GatedMlp, RejectsOperandsThatDoNotFit) {
   Compute compute(Isa::kPortable);
   const auto weights = [](Index out, Index in) {
-    return random_weights(TensorType::kF32, out, in, 41);
+    return packed(random_weights(TensorType::kF32, out, in, 41).view);
   };
-  const StoredWeights w64 = weights(6, 4), w54 = weights(5, 4), w46 = weights(4, 6),
+  const PackedWeights w64 = weights(6, 4), w54 = weights(5, 4), w46 = weights(4, 6),
                       w45 = weights(4, 5);
-  const auto call = [&](const MlpWeights& mlp, Index x_cols, Index y_cols, Index gate_cols,
-                        Index up_cols) {
+  const auto call = [&](const GatedMlp& mlp, Index x_cols, Index y_cols, Index hidden_cols) {
     const Matrix x = Matrix::Zero(2, x_cols);
-    Matrix y = Matrix::Zero(2, y_cols), gate(2, gate_cols), up(2, up_cols);
-    add_gated_mlp(mlp, x, y, gate, up, compute.context);
+    Matrix y = Matrix::Zero(2, y_cols), hidden(2, hidden_cols);
+    add_mlp(mlp, x, y, hidden, compute);
   };
-  const MlpWeights good = {w64.view, w64.view, w46.view};
-  EXPECT_NO_THROW(call(good, 4, 4, 6, 6));
+  const GatedMlp good = {w64, w64, w46};
+  EXPECT_NO_THROW(call(good, 4, 4, 6));
   const ErrorCode shape = ErrorCode::kShape;
-  // Each alone would fit scratch of its own size: the widths of gate and up must agree.
-  expect_error(shape, "ffn = 6 of gate, got 5 and 6", [&] {
-    call({w64.view, w54.view, w46.view}, 4, 4, 6, 5);
-  });
-  expect_error(shape, "ffn = 6 of gate, got 6 and 5", [&] {
-    call({w64.view, w64.view, w45.view}, 4, 4, 6, 6);
-  });
-  expect_error(shape, "in_features = 4", [&] { call(good, 3, 4, 6, 6); });
-  expect_error(shape, "y must be [2, 4], got [2, 5]", [&] { call(good, 4, 5, 6, 6); });
-  expect_error(shape, "y must be [2, 6], got [2, 5]", [&] { call(good, 4, 4, 5, 6); });
-  expect_error(shape, "y must be [2, 6], got [2, 7]", [&] { call(good, 4, 4, 6, 7); });
+  expect_error(shape, "ffn = 6 of gate, got 5 and 6", [&] { call({w64, w54, w46}, 4, 4, 6); });
+  expect_error(shape, "ffn = 6 of gate, got 6 and 5", [&] { call({w64, w64, w45}, 4, 4, 6); });
+  expect_error(shape, "in_features = 4", [&] { call(good, 3, 4, 6); });
+  expect_error(shape, "y must be [2, 4], got [2, 5]", [&] { call(good, 4, 5, 6); });
+  expect_error(shape, "y must be [2, 6], got [2, 5]", [&] { call(good, 4, 4, 5); });
 }
 
 }  // namespace

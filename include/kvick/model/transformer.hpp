@@ -2,14 +2,16 @@
 // A decoder-only transformer of the Llama family, from a GGUF file.
 //
 // Architectures llama (Llama 1 to 3, Mistral, TinyLlama, SmolLM), qwen2 and qwen3; weights in any
-// format of TensorType, used as they are stored; activations in f32.
+// format of TensorType, packed once at load without loss, or converted first on request. Float
+// weights meet f32 activations; quantized weights meet int8 activations unless f32 is asked for.
 //
 // Shapes    Hidden states are [tokens of the batch][embedding_dim].
 // Accuracy  The orders of operations are those of the layers (nn/), so a token's logits depend on
 //           its own sequence only, to the bit: not on the batch, chunks, threads, ISA or cache
 //           layout.
-// Errors    Construction throws as read_model_config and read_model_weights do. forward() checks
-//           the batch against model and cache before it computes or writes anything.
+// Memory    The packed weights; pages of a mapped file go as its matrices are packed.
+// Errors    Construction throws as read_model_config, read_model_weights and pack_model do.
+//           forward() checks the batch against model and cache before it computes or writes anything.
 // Threads   One forward() at a time. Layers are split over the model's own pool.
 // Source    Touvron et al. 2023 (Llama); Qwen team 2024, 2025 (biases, query and key norms).
 // Layer     model: may include core, kernels, quant, cache, nn, gguf.
@@ -18,7 +20,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -35,18 +39,26 @@
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
 #include "kvick/model/model_config.hpp"
+#include "kvick/model/packed_model.hpp"
 #include "kvick/model/weights.hpp"
 #include "kvick/nn/attention.hpp"
-#include "kvick/nn/linear.hpp"
 #include "kvick/nn/mlp.hpp"
 #include "kvick/nn/rms_norm.hpp"
 #include "kvick/nn/rope.hpp"
+#include "kvick/quant/packed_linear.hpp"
+#include "kvick/quant/tensor_type.hpp"
 
 namespace kvick::inline v0_1 {
 
 struct TransformerOptions {
   int threads = 0;  ///< 0: what the process may use, see default_num_threads()
   Isa isa = default_isa();
+  /// What quantized weights are multiplied by.
+  ActivationType activations = ActivationType::kInt8;
+  /// Converts every matrix whose rows are whole blocks of this type; a lossy one loses.
+  std::optional<TensorType> weights = std::nullopt;
+  /// Called with bytes done and in total while weights are packed.
+  std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
 class Transformer {
@@ -69,11 +81,6 @@ class Transformer {
   /// written there, and logits [batch.num_logits()][vocab_size()] are filled.
   void forward(const Batch& batch, KVStorage& cache, MatrixRef logits);
 
-  /// Calls progress(bytes_done, bytes_total) while it brings every weight into memory, so that the
-  /// first forward pass does not wait for the disk.
-  template <class Progress>
-  void preload(Progress&& progress) const;
-
  private:
   /// Activations of a forward pass; they only grow.
   struct Workspace {
@@ -81,7 +88,7 @@ class Transformer {
     std::vector<int> positions;
     std::vector<Index> logit_rows;
     std::vector<TokenId> tokens;
-    Matrix hidden, normed, query, key, value, attended, gate, up, rotations, last_hidden;
+    Matrix hidden, normed, query, key, value, attended, ffn_hidden, rotations, last_hidden;
   };
 
   void check(const Batch& batch, const KVStorage& cache, const MatrixRef& logits) const;
@@ -91,16 +98,20 @@ class Transformer {
   void write_cache(int layer, KVStorage& cache);
   void mlp_block(int layer, Index num_tokens);
   void output_head(MatrixRef logits);
+  void release(const WeightView& packed) const noexcept;
+  void multiply(std::span<const LinearProduct> products, const ConstMatrixRef& x);
 
   ComputeContext context() noexcept { return {*pool_, *kernels_}; }
 
   GgufFile file_;
   ModelConfig config_;
-  ModelWeights weights_;
   Rope rope_;
   std::unique_ptr<ThreadPool> pool_;
   const KernelTable* kernels_;
+  ActivationType activations_;
+  PackedModel weights_;
   Attention attention_;
+  LinearWorkspace linear_work_;
   Workspace work_;
 };
 
@@ -125,12 +136,28 @@ inline Transformer::Transformer(const std::filesystem::path& path,
 inline Transformer::Transformer(GgufFile file, const TransformerOptions& options)
     : file_(std::move(file)),
       config_(read_model_config(file_)),
-      weights_(read_model_weights(file_, config_)),
       rope_(config_.rope),
       pool_(std::make_unique<ThreadPool>(options.threads)),
       kernels_(&kernel_table(options.isa)),
-      attention_({config_.num_heads, config_.num_kv_heads, config_.head_dim},
-                 pool_->num_threads()) {}
+      activations_(options.activations),
+      attention_({config_.num_heads, config_.num_kv_heads, config_.head_dim}, pool_->num_threads()),
+      linear_work_(pool_->num_threads()) {
+  ModelWeights stored = read_model_weights(file_, config_);
+  const std::size_t total = stored_bytes(stored);
+  std::size_t done = 0;
+  weights_ = pack_model(std::move(stored), options.weights, *pool_, [&](const WeightView& packed) {
+    release(packed);
+    done += packed.data().size();
+    if (options.progress) options.progress(done, total);
+  });
+}
+
+/// The matrix is in packed memory now: what the file had of it may go.
+inline void Transformer::release(const WeightView& packed) const noexcept {
+  for (const GgufTensor& tensor : file_.tensors()) {
+    if (tensor.data.data() == packed.data().data()) file_.release_pages(tensor);
+  }
+}
 
 inline Transformer::Cache Transformer::make_cache(const CacheOptions& options) const {
   return Cache(options.element_type,
@@ -196,8 +223,7 @@ inline void Transformer::plan(const Batch& batch) {
 inline void Transformer::embed(Index num_tokens) {
   MatrixRef hidden = detail::first_rows(work_.hidden, num_tokens, config_.embedding_dim);
   for (Index row = 0; row < num_tokens; ++row) {
-    weights_.embedding.dequantize(work_.tokens[static_cast<std::size_t>(row)], 0,
-                                  config_.embedding_dim, hidden.row(row).data());
+    weights_.embed(work_.tokens[static_cast<std::size_t>(row)], hidden.row(row).data());
   }
 }
 
@@ -210,7 +236,7 @@ inline void Transformer::write_cache(int layer, KVStorage& cache) {
 }
 
 inline void Transformer::attention_block(int layer, Index num_tokens, KVStorage& cache) {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const PackedLayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   const Index query_width = Index{config_.num_heads} * config_.head_dim;
   const Index key_width = Index{config_.num_kv_heads} * config_.head_dim;
   MatrixRef hidden = work_.hidden.topRows(num_tokens);
@@ -222,9 +248,12 @@ inline void Transformer::attention_block(int layer, Index num_tokens, KVStorage&
   const ConstMatrixRef rotations = work_.rotations.topRows(num_tokens);
 
   rms_norm(hidden, weights.attention_norm, config_.rms_epsilon, normed, context());
-  linear(weights.query.matrix, normed, query, context(), {.bias = weights.query.bias});
-  linear(weights.key.matrix, normed, key, context(), {.bias = weights.key.bias});
-  linear(weights.value.matrix, normed, value, context(), {.bias = weights.value.bias});
+  const LinearProduct projections[] = {
+      {weights.query.matrix, query, weights.query.bias},
+      {weights.key.matrix, key, weights.key.bias},
+      {weights.value.matrix, value, weights.value.bias},
+  };
+  multiply(projections, normed);
   if (!weights.query_norm.empty()) {
     rms_norm_heads(query, weights.query_norm, config_.rms_epsilon, context());
     rms_norm_heads(key, weights.key_norm, config_.rms_epsilon, context());
@@ -233,18 +262,24 @@ inline void Transformer::attention_block(int layer, Index num_tokens, KVStorage&
   rope_.apply(rotations, key, context());
   write_cache(layer, cache);
   attention_.forward(layer, query, cache, attended, context());
-  linear(weights.attention_output.matrix, attended, hidden, context(),
-         {.bias = weights.attention_output.bias, .add_to_output = true});
+  const LinearProduct output{weights.attention_output.matrix, hidden, weights.attention_output.bias,
+                             /*add_to_output=*/true};
+  multiply({&output, 1}, attended);
+}
+
+inline void Transformer::multiply(std::span<const LinearProduct> products,
+                                  const ConstMatrixRef& x) {
+  kvick::multiply(products, x, activations_, linear_work_, context());
 }
 
 inline void Transformer::mlp_block(int layer, Index num_tokens) {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const PackedLayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   MatrixRef hidden = work_.hidden.topRows(num_tokens);
   MatrixRef normed = work_.normed.topRows(num_tokens);
   rms_norm(hidden, weights.ffn_norm, config_.rms_epsilon, normed, context());
-  add_gated_mlp(weights.mlp, normed, hidden,
-                detail::first_rows(work_.gate, num_tokens, config_.ffn_dim),
-                detail::first_rows(work_.up, num_tokens, config_.ffn_dim), context());
+  add_gated_mlp({weights.gate, weights.up, weights.down}, normed, hidden,
+                detail::first_rows(work_.ffn_hidden, num_tokens, config_.ffn_dim), activations_,
+                linear_work_, context());
 }
 
 inline void Transformer::output_head(MatrixRef logits) {
@@ -255,7 +290,8 @@ inline void Transformer::output_head(MatrixRef logits) {
     rows.row(i) = work_.hidden.row(work_.logit_rows[static_cast<std::size_t>(i)]);
   }
   rms_norm(rows, weights_.output_norm, config_.rms_epsilon, rows, context());
-  linear(weights_.output, rows, logits, context());
+  const LinearProduct output{weights_.output, logits};
+  multiply({&output, 1}, rows);
 }
 
 inline void Transformer::forward(const Batch& batch, KVStorage& cache, MatrixRef logits) {
@@ -269,25 +305,6 @@ inline void Transformer::forward(const Batch& batch, KVStorage& cache, MatrixRef
     mlp_block(layer, batch.num_tokens());
   }
   output_head(logits);
-}
-
-template <class Progress>
-void Transformer::preload(Progress&& progress) const {
-  constexpr std::size_t kPageBytes = 4096;
-  constexpr std::size_t kReportBytes = std::size_t{16} << 20;
-  std::size_t total = 0;
-  for (const GgufTensor& tensor : file_.tensors()) total += tensor.data.size();
-  std::size_t done = 0;
-  for (const GgufTensor& tensor : file_.tensors()) {
-    for (std::size_t at = 0; at < tensor.data.size(); at += kReportBytes) {
-      const std::size_t end = std::min(tensor.data.size(), at + kReportBytes);
-      for (std::size_t page = at; page < end; page += kPageBytes) {
-        *static_cast<const volatile std::byte*>(&tensor.data[page]);
-      }
-      done += end - at;
-      progress(done, total);
-    }
-  }
 }
 
 }  // namespace kvick::inline v0_1

@@ -20,34 +20,41 @@
 #include "kvick/core/error.hpp"
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/model/model_config.hpp"
-#include "kvick/nn/mlp.hpp"
 #include "kvick/quant/weight_view.hpp"
 
 namespace kvick::inline v0_1 {
 
 /// A linear layer with an optional bias.
-struct LinearWeights {
-  WeightView matrix;
+template <class MatrixType>
+struct BasicLinearWeights {
+  MatrixType matrix;
   std::vector<float> bias;  ///< [out_features], or empty
 };
 
-struct LayerWeights {
+template <class MatrixType>
+struct BasicLayerWeights {
+  using Linear = BasicLinearWeights<MatrixType>;
   std::vector<float> attention_norm;  ///< [embedding_dim]
-  LinearWeights query;                ///< [num_heads * head_dim][embedding_dim]
-  LinearWeights key;                  ///< [num_kv_heads * head_dim][embedding_dim]
-  LinearWeights value;                ///< [num_kv_heads * head_dim][embedding_dim]
+  Linear query;                       ///< [num_heads * head_dim][embedding_dim]
+  Linear key;                         ///< [num_kv_heads * head_dim][embedding_dim]
+  Linear value;                       ///< [num_kv_heads * head_dim][embedding_dim]
   std::vector<float> query_norm;      ///< [head_dim], or empty
   std::vector<float> key_norm;        ///< [head_dim], or empty
-  LinearWeights attention_output;     ///< [embedding_dim][num_heads * head_dim]
+  Linear attention_output;            ///< [embedding_dim][num_heads * head_dim]
   std::vector<float> ffn_norm;        ///< [embedding_dim]
-  MlpWeights mlp;
+  MatrixType gate;                    ///< [ffn_dim][embedding_dim]
+  MatrixType up;                      ///< [ffn_dim][embedding_dim]
+  MatrixType down;                    ///< [embedding_dim][ffn_dim]
 };
+
+/// Matrices as views of the file.
+using LayerWeights = BasicLayerWeights<WeightView>;
 
 struct ModelWeights {
   WeightView embedding;  ///< [vocab_size][embedding_dim]
   std::vector<LayerWeights> layers;
   std::vector<float> output_norm;  ///< [embedding_dim]
-  WeightView output;               ///< [vocab_size][embedding_dim]; the embedding itself if tied
+  WeightView output;               ///< [vocab_size][embedding_dim]; empty if the embedding is used
 };
 
 /// Views into `file`, which must outlive them.
@@ -82,7 +89,7 @@ class WeightReader {
     return has(name) ? vector(name, size) : std::vector<float>();
   }
 
-  LinearWeights linear(const std::string& name, int out_features, int in_features) {
+  LayerWeights::Linear linear(const std::string& name, int out_features, int in_features) {
     return {matrix(name + ".weight", out_features, in_features),
             optional_vector(name + ".bias", out_features)};
   }
@@ -127,9 +134,9 @@ inline LayerWeights read_layer(WeightReader& reader, const ModelConfig& config, 
   }
   weights.attention_output = reader.linear(prefix + "attn_output", width, query_width);
   weights.ffn_norm = reader.vector(prefix + "ffn_norm.weight", width);
-  weights.mlp.gate = reader.matrix(prefix + "ffn_gate.weight", config.ffn_dim, width);
-  weights.mlp.up = reader.matrix(prefix + "ffn_up.weight", config.ffn_dim, width);
-  weights.mlp.down = reader.matrix(prefix + "ffn_down.weight", width, config.ffn_dim);
+  weights.gate = reader.matrix(prefix + "ffn_gate.weight", config.ffn_dim, width);
+  weights.up = reader.matrix(prefix + "ffn_up.weight", config.ffn_dim, width);
+  weights.down = reader.matrix(prefix + "ffn_down.weight", width, config.ffn_dim);
   // Written by old converters and computed from the configuration instead.
   reader.mark_used(prefix + "attn_rot_embd.weight");
   reader.mark_used(prefix + "attn_rot_embd");
@@ -150,9 +157,9 @@ inline ModelWeights read_model_weights(const GgufFile& file, const ModelConfig& 
     weights.layers.push_back(detail::read_layer(reader, config, layer));
   }
   weights.output_norm = reader.vector("output_norm.weight", config.embedding_dim);
-  weights.output = reader.has("output.weight")
-                       ? reader.matrix("output.weight", config.vocab_size, config.embedding_dim)
-                       : weights.embedding;
+  if (reader.has("output.weight")) {
+    weights.output = reader.matrix("output.weight", config.vocab_size, config.embedding_dim);
+  }
   reader.mark_used("rope_freqs.weight");
   reader.require_all_used();
   return weights;

@@ -15,7 +15,7 @@
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
-#include "kvick/nn/context.hpp"
+#include "kvick/kernels/compute_context.hpp"
 
 namespace kvick::inline v0_1 {
 

@@ -25,7 +25,7 @@
 #include "kvick/core/fp_environment.hpp"
 #include "kvick/core/math.hpp"
 #include "kvick/core/matrix.hpp"
-#include "kvick/nn/context.hpp"
+#include "kvick/kernels/compute_context.hpp"
 
 namespace kvick::inline v0_1 {
 
