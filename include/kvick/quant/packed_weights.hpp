@@ -3,10 +3,12 @@
 //
 // Shapes    [out_features][in_features].
 // Accuracy  Lossless from every stored format and from QuantizedMatrix: dequantize_row() gives the
-//           floats of the source, bit for bit (of its NaNs, that they are NaN).
+//           floats of the source, bit for bit (of its NaNs, that they are NaN), whatever the
+//           caller's floating-point mode.
 // Memory    The bytes of the source, rounded up to 16 outputs and to units of the format; integers
 //           of 2, 3, 5, 6 and 7 bits take a byte each. On huge pages from 2 MiB on.
-// Errors    Error(kShape) for empty weights; Error(kCapacity) for memory that is not to be had.
+// Errors    Error(kShape) for empty weights, and for more than kMaxChannelInputs inputs where a scale
+//           covers a whole output; Error(kCapacity) for memory that is not to be had.
 // Threads   Immutable after construction, which uses the pool it is given.
 // Layer     quant: may include core, kernels.
 #pragma once
@@ -20,6 +22,7 @@
 #include "kvick/core/aligned_buffer.hpp"
 #include "kvick/core/checked.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/fp_environment.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/kernels/impl/portable/packed_panel.hpp"
@@ -63,6 +66,9 @@ class PackedWeights {
   std::byte* panel(Index index) noexcept { return data_.data() + index * panel_bytes_; }
 
   void pack_stored(const WeightView& weights, ThreadPool& pool);
+
+  /// dequantize_row() in the floating-point mode it is called in.
+  void read_row(Index output, float* values) const noexcept;
 
   /// Calls pack_row(output, lane, panel) for every output.
   template <class PackRow>
@@ -236,6 +242,12 @@ inline PackedPanels PackedWeights::panels(Index first, Index count) const noexce
 }
 
 inline void PackedWeights::dequantize_row(Index output, float* values) const noexcept {
+  const ScopedFpEnvironment fp_environment;
+  read_row(output, values);
+}
+
+// Not inlined, so that no arithmetic leaves the guard of the caller.
+[[gnu::noinline]] inline void PackedWeights::read_row(Index output, float* values) const noexcept {
   const std::byte* const panel = data_.data() + output / kPanelWidth * panel_bytes_;
   const auto lane = static_cast<int>(output % kPanelWidth);
   if (is_float(format_)) {
