@@ -29,7 +29,7 @@
 #include "kvick/core/element_type.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/evaluation.hpp"
-#include "kvick/text/tokenizer.hpp"
+#include "support/evaluation_tokens.hpp"
 #include "support/model.hpp"
 #include "support/program.hpp"
 #include "support/progress_bar.hpp"
@@ -84,31 +84,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
 }
 
 // ---- Input ----
-
-/// Ids separated by commas, white space or both, as a list with one comma between ids.
-std::string with_commas(std::string_view text) {
-  std::string list;
-  bool is_space_pending = false;
-  for (const char c : text) {
-    if (std::strchr(" \t\r\n", c) != nullptr && c != '\0') {
-      is_space_pending = true;
-      continue;
-    }
-    if (is_space_pending && !list.empty() && list.back() != ',' && c != ',') list += ',';
-    is_space_pending = false;
-    list += c;
-  }
-  return list;
-}
-
-std::vector<TokenId> read_tokens(const Options& options, const kvick::GgufFile& file) {
-  if (!options.ids_file.empty()) {
-    return programs::parse_token_ids(with_commas(programs::read_file(options.ids_file)),
-                                     kvick::read_model_config(file).vocab_size);
-  }
-  const kvick::Tokenizer tokenizer(file);
-  return tokenizer.encode(programs::read_file(options.text_file), {.add_eos = false});
-}
 
 // ---- Evaluation ----
 
@@ -226,7 +201,8 @@ void run(int argc, char** argv) {
     max_seq_len = std::min(max_seq_len, kvick::read_model_config(*against_file).max_seq_len);
   }
   const int context = programs::context_size(options->run.context, max_seq_len);
-  const std::vector<TokenId> tokens = read_tokens(*options, file);
+  const std::vector<TokenId> tokens =
+      programs::read_evaluation_tokens(options->ids_file, options->text_file, file);
 
   Transformer model = programs::load_model(std::move(file), options->run);
   std::optional<Transformer> against;

@@ -31,6 +31,7 @@
 #include "kvick/model/model_config.hpp"
 #include "kvick/model/weights.hpp"
 #include "support/program.hpp"
+#include "support/table.hpp"
 
 namespace {
 
@@ -243,45 +244,10 @@ std::string json_text(const GgufFile& file, const Facts& facts) {
 
 // ---- Text ----
 
-constexpr std::size_t kMaxShownBytes = 80;  // of a text
-
-/// Untrusted text as printable ASCII.
-std::string printable(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {  // in pieces, because in_quotes() shortens what it is given
-    const std::string quoted = kvick::detail::in_quotes(text.substr(0, kMaxShownBytes));
-    result += quoted.substr(1, quoted.size() - 2);
-    text.remove_prefix(std::min(text.size(), kMaxShownBytes));
-  }
-  return result;
-}
-
 /// The beginning of it, so that one long name does not make a column too wide.
 std::string shortened(std::string_view text) {
-  return printable(text.substr(0, kMaxShownBytes)) + (text.size() > kMaxShownBytes ? "..." : "");
-}
-
-std::string with_decimals(double number, int num_decimals) {
-  char digits[64];
-  std::snprintf(digits, sizeof digits, "%.*f", num_decimals, number);
-  return digits;
-}
-
-/// 1,234,567
-std::string grouped(std::uint64_t number) {
-  std::string digits = std::to_string(number);
-  for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, ",");
-  return digits;
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  const std::string exact = grouped(bytes) + " bytes";
-  if (bytes < 1024) return exact;
-  double size = static_cast<double>(bytes) / 1024.0;
-  std::size_t unit = 0;
-  for (; size >= 1024.0 && unit + 1 < std::size(kUnits); ++unit) size /= 1024.0;
-  return concat(exact, " (", with_decimals(size, 2), " ", kUnits[unit], ")");
+  return programs::printable(text.substr(0, programs::kMaxShownBytes)) +
+         (text.size() > programs::kMaxShownBytes ? "..." : "");
 }
 
 std::string element_text(const Json& element) {
@@ -291,7 +257,8 @@ std::string element_text(const Json& element) {
   if (!element.is_string()) return element.dump();
   const auto& text = element.get_ref<const std::string&>();
   const std::string shown = "'" + shortened(text) + "'";
-  return text.size() > kMaxShownBytes ? concat(shown, " (", text.size(), " bytes)") : shown;
+  return text.size() > programs::kMaxShownBytes ? concat(shown, " (", text.size(), " bytes)")
+                                                : shown;
 }
 
 std::string value_text(const GgufValue& value) {
@@ -317,71 +284,53 @@ std::string shape_text(const GgufTensor& tensor) {
   return text;
 }
 
-using Rows = std::vector<std::vector<std::string>>;
-
-/// Each column as wide as its widest cell; the last column is not padded.
-std::string table(const Rows& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      text += "  " + row[i];
-      if (i + 1 < row.size()) text.append(widths[i] - row[i].size(), ' ');
-    }
-    text += '\n';
-  }
-  return text;
-}
-
 std::string metadata_text(const GgufFile& file) {
-  Rows rows;
+  programs::Rows rows;
   for (const GgufValue& value : file.metadata()) {
     rows.push_back({shortened(value.key()), type_text(value), value_text(value)});
   }
-  return "metadata\n" + table(rows);
+  return "metadata\n" + programs::table(rows);
 }
 
 std::string tensors_text(const GgufFile& file) {
-  Rows rows = {{"name", "type", "shape", "parameters", "bytes"}};
+  programs::Rows rows = {{"name", "type", "shape", "parameters", "bytes"}};
   for (const GgufTensor& tensor : file.tensors()) {
     rows.push_back({shortened(tensor.name), std::string(tensor.type_name()), shape_text(tensor),
-                    grouped(tensor.num_elements()), grouped(tensor.data.size())});
+                    programs::grouped(tensor.num_elements()),
+                    programs::grouped(tensor.data.size())});
   }
-  return "tensors (the fastest dimension of a shape comes first)\n" + table(rows);
+  return "tensors (the fastest dimension of a shape comes first)\n" + programs::table(rows);
 }
 
 std::string totals_text(const Facts& facts) {
-  Rows rows = {{"type", "tensors", "parameters", "bits per weight", "bytes"}};
+  programs::Rows rows = {{"type", "tensors", "parameters", "bits per weight", "bytes"}};
   const auto add_row = [&](std::string_view type, const Total& total) {
     rows.push_back({std::string(type), std::to_string(total.num_tensors),
-                    grouped(total.num_parameters), with_decimals(total.bits_per_weight(), 3),
-                    bytes_text(total.bytes)});
+                    programs::grouped(total.num_parameters),
+                    programs::with_decimals(total.bits_per_weight(), 3),
+                    programs::bytes_text(total.bytes)});
   };
   for (const auto& [type, total] : facts.total_by_type) add_row(type, total);
   add_row("all", facts.total);
-  return "totals\n" + table(rows);
+  return "totals\n" + programs::table(rows);
 }
 
 std::string memory_text(const Facts& facts) {
   if (!facts.memory) {
-    return "memory is unknown: " + printable(facts.why_no_memory) + "\n";
+    return "memory is unknown: " + programs::printable(facts.why_no_memory) + "\n";
   }
   const auto& [context, weights, f32, f16] = *facts.memory;
   return concat("memory for a context of ", context, " tokens\n") +
-         table({{"weights", bytes_text(weights)},
-                {"cache f32", bytes_text(f32)},
-                {"cache f16", bytes_text(f16)},
-                {"weights + cache f32", bytes_text(weights + f32)},
-                {"weights + cache f16", bytes_text(weights + f16)}});
+         programs::table({{"weights", programs::bytes_text(weights)},
+                          {"cache f32", programs::bytes_text(f32)},
+                          {"cache f16", programs::bytes_text(f16)},
+                          {"weights + cache f32", programs::bytes_text(weights + f32)},
+                          {"weights + cache f16", programs::bytes_text(weights + f16)}});
 }
 
 std::string text(const GgufFile& file, const Facts& facts) {
   const std::string head =
-      concat(printable(file.name()), "\nGGUF version ", file.version(), ", alignment ",
+      concat(programs::printable(file.name()), "\nGGUF version ", file.version(), ", alignment ",
              file.alignment(), ", ", file.num_parts(), file.num_parts() == 1 ? " part" : " parts");
   const std::string weights =
       file.tensors().empty() ? "no tensors\n" : tensors_text(file) + "\n" + totals_text(facts);

@@ -33,14 +33,12 @@ TEST_P(KernelsOnEveryIsa, AreReallyThoseOfTheIsa) {
   EXPECT_EQ(table().isa, GetParam());
 #if defined(__x86_64__)
   if (GetParam() != Isa::kPortable) {
-    EXPECT_NE(table().accumulate_panel, portable().accumulate_panel);
     EXPECT_NE(table().sum_of_squares, portable().sum_of_squares);
     EXPECT_NE(table().silu_multiply, portable().silu_multiply);
     EXPECT_NE(table().attend_tile, portable().attend_tile);
   }
   if (GetParam() == Isa::kAvx512Vnni) {
     const KernelTable& avx2 = kernel_table(Isa::kAvx2);
-    EXPECT_NE(table().accumulate_panel, avx2.accumulate_panel);
     EXPECT_NE(table().sum_of_squares, avx2.sum_of_squares);
     EXPECT_NE(table().silu_multiply, avx2.silu_multiply);
     EXPECT_NE(table().attend_tile, avx2.attend_tile);
@@ -68,112 +66,6 @@ TEST(KernelTable, RefusesAnIsaTheCpuLacks) {
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
       EXPECT_NE(error.message().find(name(isa)), std::string_view::npos) << error.message();
-    }
-  }
-}
-
-// ---- accumulate_panel ----
-
-struct Panel {
-  Index depth, rows, x_stride;
-  AlignedBuffer<float> weights;  // [depth][16]
-  std::vector<float> x;          // [rows][x_stride] up to the last value needed
-  AlignedBuffer<float> acc;      // [rows][16]
-
-  float x_at(Index m, Index k) const { return x[static_cast<std::size_t>(m * x_stride + k)]; }
-  float weight_at(Index k, int j) const {
-    return weights[static_cast<std::size_t>(k * kPanelWidth + j)];
-  }
-  AlignedBuffer<float> run(const KernelTable& table) const {
-    AlignedBuffer<float> result = copy(acc.span());
-    table.accumulate_panel(weights.data(), depth, x.data(), x_stride, rows, result.data());
-    return result;
-  }
-};
-
-Panel random_panel(Random& random, Index depth, Index rows, Index padding, int low, int high) {
-  Panel p{depth,
-          rows,
-          depth + padding,
-          random.spreads(depth * kPanelWidth, low, high),
-          {},
-          random.spreads(rows * kPanelWidth, low, high)};
-  const AlignedBuffer<float> x = random.spreads((rows - 1) * p.x_stride + depth, low, high);
-  p.x.reserve(1);  // rows without values still have an address
-  p.x.assign(x.begin(), x.end());
-  return p;
-}
-
-constexpr Index kDepths[] = {0, 1, 7, 256, 300};
-
-TEST_P(KernelsOnEveryIsa, AccumulatePanelEqualsPortable) {
-  Random random(1);
-  for (const Index depth : kDepths) {
-    for (Index rows = 1; rows <= 19; ++rows) {
-      for (const Index padding : {Index{0}, Index{5}}) {
-        for (const auto& [low, high] : {std::pair{-3, 3}, std::pair{-80, 60}}) {
-          SCOPED_TRACE(::testing::Message()
-                       << "depth " << depth << ", rows " << rows << ", padding " << padding
-                       << ", exponents from " << low);
-          const Panel panel = random_panel(random, depth, rows, padding, low, high);
-          expect_same_bits(panel.run(table()).span(), panel.run(portable()).span());
-          if (HasFatalFailure()) return;
-        }
-      }
-    }
-  }
-}
-
-TEST_P(KernelsOnEveryIsa, AccumulatePanelKeepsSubnormalsAndInfinities) {
-  Random random(2);
-  Panel panel = random_panel(random, 64, 9, 1, -76, -60);  // products around 2^-149 to 2^-121
-  for (float& value : panel.acc) value = std::ldexp(value, -70);
-  const AlignedBuffer<float> subnormal = panel.run(portable());
-  EXPECT_TRUE(std::any_of(subnormal.begin(), subnormal.end(),
-                          [](float v) { return v != 0.0f && std::fabs(v) < 0x1p-126f; }));
-  expect_same_bits(panel.run(table()).span(), subnormal.span());
-  panel.x[3] = kInfinity;  // row 0 gets infinities, row 2 NaNs
-  panel.x[static_cast<std::size_t>(2 * panel.x_stride + 5)] = kNaN;
-  expect_same_bits(panel.run(table()).span(), panel.run(portable()).span());
-}
-
-// The documented order, each output on its own: k ascending, one fma each.
-TEST_P(KernelsOnEveryIsa, AccumulatePanelFollowsTheDocumentedOrder) {
-  Random random(3);
-  const Panel panel = random_panel(random, 300, 11, 3, -3, 3);
-  const AlignedBuffer<float> got = panel.run(table());
-  for (Index m = 0; m < panel.rows; ++m) {
-    for (int j = 0; j < kPanelWidth; ++j) {
-      const auto output = static_cast<std::size_t>(m * kPanelWidth + j);
-      float want = panel.acc[output];
-      for (Index k = 0; k < panel.depth; ++k) {
-        want = std::fma(panel.x_at(m, k), panel.weight_at(k, j), want);
-      }
-      ASSERT_EQ(got[output], want) << "row " << m << ", lane " << j;
-    }
-  }
-}
-
-// One rounding a step, each at most 2^-24 of a partial sum, which is at most the sum of magnitudes.
-TEST(PortableKernels, AccumulatePanelStaysInsideItsBound) {
-  Random random(4);
-  for (const Index depth : kDepths) {
-    const Panel panel = random_panel(random, depth, 5, 2, -3, 3);
-    const AlignedBuffer<float> got = panel.run(portable());
-    for (Index m = 0; m < panel.rows; ++m) {
-      for (int j = 0; j < kPanelWidth; ++j) {
-        const auto output = static_cast<std::size_t>(m * kPanelWidth + j);
-        double want = panel.acc[output];
-        double magnitude = std::fabs(want);
-        for (Index k = 0; k < depth; ++k) {
-          const double product = double{panel.x_at(m, k)} * double{panel.weight_at(k, j)};
-          want += product;
-          magnitude += std::fabs(product);
-        }
-        ASSERT_NEAR(got[output], want,
-                    kSlack * static_cast<double>(depth) * kUnitRoundoff * magnitude)
-            << "depth " << depth << ", row " << m << ", lane " << j;
-      }
     }
   }
 }

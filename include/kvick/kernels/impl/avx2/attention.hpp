@@ -1,80 +1,124 @@
 // SPDX-License-Identifier: MIT
 // Attention over one tile of keys and values, for CPUs with AVX2, FMA and F16C.
 //
+// Blocks of 3 rows and 32 columns keep 12 sums in registers, one row alone takes 64 columns.
+//
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kvick/kernels/contract.hpp"
+#include "kvick/kernels/impl/attention_rows.hpp"
+#include "kvick/kernels/impl/avx2/conversions.hpp"  // IWYU pragma: export
 #include "kvick/kernels/impl/avx2/math.hpp"
 #include "kvick/kernels/impl/avx2/target.hpp"
 
 namespace kvick::inline v0_1::detail::avx2 {
 
-/// output[8 kVectors] = output * rescale, then fma over the visible keys.
-template <int kVectors>
-KVICK_AVX2_INLINE void add_values(const float* values, Index stride, const float* p, int first,
-                                  int end, __m256 rescale, float* output) noexcept {
-  __m256 sums[kVectors];
+/// sums[r][c] = the sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end)
+/// ascending, from what sums[r][c] holds, for kRows rows and 8 kVectors columns from `offset` on.
+template <int kRows, int kVectors>
+KVICK_AVX2 inline void accumulate(const float* const* weights, const float* tile, Index stride,
+                                  Index begin, Index end, float* const* sums,
+                                  Index offset) noexcept {
+  const float* row[kRows];
+  __m256 sum[kRows][kVectors];
+#pragma GCC unroll 3
+  for (int r = 0; r < kRows; ++r) {
+    row[r] = weights[r];
 #pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    sums[v] = _mm256_mul_ps(_mm256_loadu_ps(output + v * 8), rescale);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_loadu_ps(sums[r] + offset + v * 8);
   }
-  for (int j = first; j < end; ++j) {
-    const __m256 weight = _mm256_set1_ps(p[j]);
+  const float* column = tile + begin * stride + offset;
+  for (Index k = begin; k < end; ++k, column += stride) {
+    __m256 weight[kRows];
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) weight[r] = _mm256_set1_ps(row[r][k]);
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const __m256 value = _mm256_loadu_ps(values + j * stride + v * 8);
-      sums[v] = _mm256_fmadd_ps(weight, value, sums[v]);
+      const __m256 loaded = _mm256_loadu_ps(column + v * 8);
+#pragma GCC unroll 3
+      for (int r = 0; r < kRows; ++r) sum[r][v] = _mm256_fmadd_ps(weight[r], loaded, sum[r][v]);
     }
   }
+#pragma GCC unroll 3
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) _mm256_storeu_ps(output + v * 8, sums[v]);
+    for (int v = 0; v < kVectors; ++v) _mm256_storeu_ps(sums[r] + offset + v * 8, sum[r][v]);
+  }
 }
 
-KVICK_AVX2_INLINE void attend_row(const AttentionTile& tile, const AttentionRow& row) noexcept {
-  constexpr int kVectors = kAttentionTile / 8;
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  const int head_dim = tile.head_dim;
-  float& max = row.state[AttentionState::max_offset(head_dim)];
-  float* sums = row.state + AttentionState::kSums;
-  float* output = row.state + AttentionState::kOutput;
-
-  __m256 s[kVectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) s[v] = _mm256_setzero_ps();
-  for (int d = 0; d < head_dim; ++d) {
-    const __m256 q = _mm256_set1_ps(row.query[d]);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      s[v] = _mm256_fmadd_ps(q, _mm256_loadu_ps(tile.keys + d * kAttentionTile + v * 8), s[v]);
+/// accumulate() over `num_columns`, a multiple of 16.
+template <int kRows>
+KVICK_AVX2 inline void accumulate_columns(const float* const* weights, const float* tile,
+                                          Index stride, Index begin, Index end, int num_columns,
+                                          float* const* sums) noexcept {
+  int c = 0;
+  if constexpr (kRows == 1) {  // 8 chains of sums hide the latency of fma
+    for (; c + 64 <= num_columns; c += 64) {
+      accumulate<kRows, 8>(weights, tile, stride, begin, end, sums, c);
     }
   }
-  alignas(32) float p[kAttentionTile];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) _mm256_store_ps(p + v * 8, s[v]);
-  for (int j = 0; j < row.first_key; ++j) p[j] = kMinusInfinity;
-  for (int j = row.end_key; j < kAttentionTile; ++j) p[j] = kMinusInfinity;
+  for (; c + 32 <= num_columns; c += 32) {
+    accumulate<kRows, 4>(weights, tile, stride, begin, end, sums, c);
+  }
+  if (c < num_columns) accumulate<kRows, 2>(weights, tile, stride, begin, end, sums, c);
+}
+
+/// The largest of 8 lanes that hold no NaN.
+KVICK_AVX2_INLINE float max_lane(__m256 v) noexcept {
+  const __m128 by4 = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 by2 = _mm_max_ps(by4, _mm_movehl_ps(by4, by4));
+  return _mm_cvtss_f32(_mm_max_ss(by2, _mm_shuffle_ps(by2, by2, 1)));
+}
+
+/// What AttendRows needs of this ISA.
+struct AttentionLanes {
+  static constexpr int kBlockRows = 3;
+
+  KVICK_AVX2 static void accumulate(int num_rows, const float* const* weights, const float* tile,
+                                    Index stride, Index begin, Index end, int num_columns,
+                                    float* const* sums) noexcept {
+    if (num_rows == 3) {
+      accumulate_columns<3>(weights, tile, stride, begin, end, num_columns, sums);
+    } else if (num_rows == 2) {
+      accumulate_columns<2>(weights, tile, stride, begin, end, num_columns, sums);
+    } else {
+      accumulate_columns<1>(weights, tile, stride, begin, end, num_columns, sums);
+    }
+  }
+
+  KVICK_AVX2 static void weigh(const AttentionRow& row, int head_dim, float* scores) noexcept;
+};
+
+KVICK_AVX2 inline void AttentionLanes::weigh(const AttentionRow& row, int head_dim,
+                                             float* scores) noexcept {
+  constexpr int kVectors = kAttentionTile / 8;
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  float& max = row.state[AttentionState::max_offset(head_dim)];
+  float* const sums = row.state + AttentionState::kSums;
+  float* const output = row.state + AttentionState::kOutput;
+  for (int j = 0; j < row.first_key; ++j) scores[j] = kMinusInfinity;
+  for (int j = row.end_key; j < kAttentionTile; ++j) scores[j] = kMinusInfinity;
 
   // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
   __m256 maxima = _mm256_set1_ps(max);
 #pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) maxima = _mm256_max_ps(_mm256_load_ps(p + v * 8), maxima);
-  alignas(32) float lanes[8];
-  _mm256_store_ps(lanes, maxima);
-  float new_max = lanes[0];
-  for (int i = 1; i < 8; ++i) new_max = lanes[i] > new_max ? lanes[i] : new_max;
-  new_max += 0.0f;  // -0 becomes +0
+  for (int v = 0; v < kVectors; ++v) {
+    maxima = _mm256_max_ps(_mm256_load_ps(scores + v * 8), maxima);
+  }
+  const float new_max = max_lane(maxima) + 0.0f;  // -0 becomes +0
   const __m256 reference = _mm256_set1_ps(new_max == kMinusInfinity ? 0.0f : new_max);
   const __m256 rescale = exp8(_mm256_sub_ps(_mm256_set1_ps(max), reference));
-
+  __m256 s[kVectors];
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    s[v] = exp8(_mm256_sub_ps(_mm256_load_ps(p + v * 8), reference));
-    _mm256_store_ps(p + v * 8, s[v]);
+    s[v] = exp8(_mm256_sub_ps(_mm256_load_ps(scores + v * 8), reference));
+    _mm256_store_ps(scores + v * 8, s[v]);
   }
 #pragma GCC unroll 2
   for (int v = 0; v < 2; ++v) {
@@ -83,21 +127,30 @@ KVICK_AVX2_INLINE void attend_row(const AttentionTile& tile, const AttentionRow&
     const __m256 sum = _mm256_loadu_ps(sums + v * 8);
     _mm256_storeu_ps(sums + v * 8, _mm256_fmadd_ps(sum, rescale, tile_sums));
   }
-
   const int padded = padded_head_dim(head_dim);
-  int d = 0;
-  for (; d + 64 <= padded; d += 64) {
-    add_values<8>(tile.values + d, padded, p, row.first_key, row.end_key, rescale, output + d);
-  }
-  for (; d < padded; d += 16) {
-    add_values<2>(tile.values + d, padded, p, row.first_key, row.end_key, rescale, output + d);
+  for (int d = 0; d < padded; d += 8) {
+    _mm256_storeu_ps(output + d, _mm256_mul_ps(_mm256_loadu_ps(output + d), rescale));
   }
   max = new_max;
 }
 
-KVICK_AVX2 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
-                                   Index num_rows) noexcept {
-  for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
+                        Index num_rows) noexcept {
+  AttendRows<AttentionLanes>::attend_tile(tile, rows, num_rows);
+}
+
+KVICK_AVX2 inline void merge_states(float* state, const float* later, int head_dim) noexcept {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  const int max_offset = AttentionState::max_offset(head_dim);
+  const float max = std::max(state[max_offset], later[max_offset]);
+  const __m256 reference = _mm256_set1_ps(max == kMinusInfinity ? 0.0f : max);
+  const __m256 u = exp8(_mm256_sub_ps(_mm256_set1_ps(state[max_offset]), reference));
+  const __m256 v = exp8(_mm256_sub_ps(_mm256_set1_ps(later[max_offset]), reference));
+  for (int i = 0; i < max_offset; i += 8) {
+    const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(state + i), u);
+    _mm256_storeu_ps(state + i, _mm256_fmadd_ps(_mm256_loadu_ps(later + i), v, scaled));
+  }
+  state[max_offset] = max;
 }
 
 }  // namespace kvick::inline v0_1::detail::avx2

@@ -6,7 +6,6 @@
 
 #include "kvick/kernels/impl/avx2/attention.hpp"
 #include "kvick/kernels/impl/avx2/elementwise.hpp"
-#include "kvick/kernels/impl/avx2/linear.hpp"
 
 #undef KVICK_AVX2
 #undef KVICK_AVX2_INLINE

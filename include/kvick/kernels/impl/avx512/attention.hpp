@@ -1,96 +1,139 @@
 // SPDX-License-Identifier: MIT
 // Attention over one tile of keys and values, for CPUs with AVX-512.
 //
+// Blocks of 6 rows and 64 columns keep 24 sums in registers.
+//
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kvick/kernels/contract.hpp"
+#include "kvick/kernels/impl/attention_rows.hpp"
+#include "kvick/kernels/impl/avx512/conversions.hpp"  // IWYU pragma: export
 #include "kvick/kernels/impl/avx512/math.hpp"
 #include "kvick/kernels/impl/avx512/target.hpp"
 
 namespace kvick::inline v0_1::detail::avx512 {
 
-/// output[16 kVectors] = output * rescale, then fma over the visible keys.
-template <int kVectors>
-KVICK_AVX512_INLINE void add_values(const float* values, Index stride, const float* p, int first,
-                                    int end, __m512 rescale, float* output) noexcept {
-  __m512 sums[kVectors];
+/// Vectors of the tile that 6 rows share: 24 sums, 4 loads and a weight are 29 of 32 registers.
+inline constexpr int kBlockVectors = 4;
+
+/// sums[r][c] = the sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end)
+/// ascending, from what sums[r][c] holds, for kRows rows and 16 kVectors columns from `offset` on.
+template <int kRows, int kVectors>
+KVICK_AVX512 inline void accumulate(const float* const* weights, const float* tile, Index stride,
+                                    Index begin, Index end, float* const* sums,
+                                    Index offset) noexcept {
+  const float* row[kRows];
+  __m512 sum[kRows][kVectors];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+    row[r] = weights[r];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    sums[v] = _mm512_mul_ps(_mm512_loadu_ps(output + v * 16), rescale);
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_loadu_ps(sums[r] + offset + v * 16);
   }
-  for (int j = first; j < end; ++j) {
-    const __m512 weight = _mm512_set1_ps(p[j]);
+  const float* column = tile + begin * stride + offset;
+  for (Index k = begin; k < end; ++k, column += stride) {
+    __m512 loaded[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      const __m512 value = _mm512_loadu_ps(values + j * stride + v * 16);
-      sums[v] = _mm512_fmadd_ps(weight, value, sums[v]);
+    for (int v = 0; v < kVectors; ++v) loaded[v] = _mm512_loadu_ps(column + v * 16);
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 weight = _mm512_set1_ps(row[r][k]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_fmadd_ps(weight, loaded[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(output + v * 16, sums[v]);
+    for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(sums[r] + offset + v * 16, sum[r][v]);
+  }
 }
 
-KVICK_AVX512_INLINE void attend_row(const AttentionTile& tile, const AttentionRow& row) noexcept {
-  constexpr int kVectors = kAttentionTile / 16;
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  const int head_dim = tile.head_dim;
-  float& max = row.state[AttentionState::max_offset(head_dim)];
-  float* sums = row.state + AttentionState::kSums;
-  float* output = row.state + AttentionState::kOutput;
+using Accumulate = void (*)(const float* const*, const float*, Index, Index, Index, float* const*,
+                            Index) noexcept;
 
-  __m512 s[kVectors];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) s[v] = _mm512_setzero_ps();
-  for (int d = 0; d < head_dim; ++d) {
-    const __m512 q = _mm512_set1_ps(row.query[d]);
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      s[v] = _mm512_fmadd_ps(q, _mm512_loadu_ps(tile.keys + d * kAttentionTile + v * 16), s[v]);
+/// accumulate() by [rows - 1][vectors - 1].
+inline constexpr Accumulate kAccumulate[6][kBlockVectors] = {
+    {accumulate<1, 1>, accumulate<1, 2>, accumulate<1, 3>, accumulate<1, 4>},
+    {accumulate<2, 1>, accumulate<2, 2>, accumulate<2, 3>, accumulate<2, 4>},
+    {accumulate<3, 1>, accumulate<3, 2>, accumulate<3, 3>, accumulate<3, 4>},
+    {accumulate<4, 1>, accumulate<4, 2>, accumulate<4, 3>, accumulate<4, 4>},
+    {accumulate<5, 1>, accumulate<5, 2>, accumulate<5, 3>, accumulate<5, 4>},
+    {accumulate<6, 1>, accumulate<6, 2>, accumulate<6, 3>, accumulate<6, 4>}};
+
+/// What AttendRows needs of this ISA.
+struct AttentionLanes {
+  static constexpr int kBlockRows = 6;
+
+  KVICK_AVX512 static void accumulate(int num_rows, const float* const* weights, const float* tile,
+                                      Index stride, Index begin, Index end, int num_columns,
+                                      float* const* sums) noexcept {
+    for (int c = 0; c < num_columns; c += kBlockVectors * 16) {
+      const int num_vectors = std::min(kBlockVectors, (num_columns - c) / 16);
+      kAccumulate[num_rows - 1][num_vectors - 1](weights, tile, stride, begin, end, sums, c);
     }
   }
-  // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
-  const unsigned long long below_end =
-      row.end_key == kAttentionTile ? ~0ull : (1ull << row.end_key) - 1ull;
+
+  KVICK_AVX512 static void weigh(const AttentionRow& row, int head_dim, float* scores) noexcept;
+};
+
+KVICK_AVX512 inline void AttentionLanes::weigh(const AttentionRow& row, int head_dim,
+                                               float* scores) noexcept {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  float& max = row.state[AttentionState::max_offset(head_dim)];
+  float* const sums = row.state + AttentionState::kSums;
+  float* const output = row.state + AttentionState::kOutput;
+  const unsigned long long below_end = ~0ull >> (kAttentionTile - row.end_key);
   const unsigned long long visible = below_end & (~0ull << row.first_key);
+  // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
+  __m512 s[kBlockVectors];
   __m512 maxima = _mm512_set1_ps(max);
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kBlockVectors; ++v) {
     s[v] = _mm512_mask_blend_ps(static_cast<__mmask16>(visible >> (v * 16)),
-                                _mm512_set1_ps(kMinusInfinity), s[v]);
+                                _mm512_set1_ps(kMinusInfinity), _mm512_load_ps(scores + v * 16));
     maxima = _mm512_maskz_max_ps(kAllLanes, s[v], maxima);
   }
   const float new_max = max_lane(maxima) + 0.0f;  // -0 becomes +0
   const __m512 reference = _mm512_set1_ps(new_max == kMinusInfinity ? 0.0f : new_max);
   const __m512 rescale = exp16(_mm512_sub_ps(_mm512_set1_ps(max), reference));
-
-  alignas(64) float p[kAttentionTile];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kBlockVectors; ++v) {
     s[v] = exp16(_mm512_sub_ps(s[v], reference));
-    _mm512_store_ps(p + v * 16, s[v]);
+    _mm512_store_ps(scores + v * 16, s[v]);
   }
   const __m512 tile_sums = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
   _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), rescale, tile_sums));
-
   const int padded = padded_head_dim(head_dim);
-  int d = 0;
-  for (; d + 64 <= padded; d += 64) {
-    add_values<4>(tile.values + d, padded, p, row.first_key, row.end_key, rescale, output + d);
-  }
-  for (; d < padded; d += 16) {
-    add_values<1>(tile.values + d, padded, p, row.first_key, row.end_key, rescale, output + d);
+  for (int d = 0; d < padded; d += 16) {
+    _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), rescale));
   }
   max = new_max;
 }
 
-KVICK_AVX512 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
-                                     Index num_rows) noexcept {
-  for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
+                        Index num_rows) noexcept {
+  AttendRows<AttentionLanes>::attend_tile(tile, rows, num_rows);
+}
+
+KVICK_AVX512 inline void merge_states(float* state, const float* later, int head_dim) noexcept {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  const int max_offset = AttentionState::max_offset(head_dim);
+  const float max = std::max(state[max_offset], later[max_offset]);
+  const __m512 reference = _mm512_set1_ps(max == kMinusInfinity ? 0.0f : max);
+  const __m512 u = exp16(_mm512_sub_ps(_mm512_set1_ps(state[max_offset]), reference));
+  const __m512 v = exp16(_mm512_sub_ps(_mm512_set1_ps(later[max_offset]), reference));
+  for (int i = 0; i < max_offset; i += 16) {
+    const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(state + i), u);
+    _mm512_storeu_ps(state + i, _mm512_fmadd_ps(_mm512_loadu_ps(later + i), v, scaled));
+  }
+  state[max_offset] = max;
 }
 
 }  // namespace kvick::inline v0_1::detail::avx512

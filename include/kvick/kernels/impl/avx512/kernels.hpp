@@ -8,7 +8,6 @@
 #include "kvick/kernels/impl/avx512/elementwise.hpp"
 #include "kvick/kernels/impl/avx512/float_linear.hpp"
 #include "kvick/kernels/impl/avx512/int8_linear.hpp"
-#include "kvick/kernels/impl/avx512/linear.hpp"
 #include "kvick/kernels/impl/avx512/quantize.hpp"
 
 #undef KVICK_AVX512

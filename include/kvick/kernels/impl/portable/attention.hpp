@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Attention over one tile of keys and values, in plain C++: the definition that every other implementation must equal.
+// Attention over one tile of keys and values, in plain C++: the definition that every other
+// implementation must equal.
 //
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once
@@ -10,6 +11,7 @@
 
 #include "kvick/core/math.hpp"
 #include "kvick/kernels/contract.hpp"
+#include "kvick/kernels/impl/portable/conversions.hpp"  // IWYU pragma: export
 
 namespace kvick::inline v0_1::detail::portable {
 
@@ -51,6 +53,16 @@ inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexc
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {
   for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+}
+
+inline void merge_states(float* state, const float* later, int head_dim) noexcept {
+  const int max_offset = AttentionState::max_offset(head_dim);
+  const float max = std::max(state[max_offset], later[max_offset]);
+  const float reference = max == -std::numeric_limits<float>::infinity() ? 0.0f : max;
+  const float u = math::exp(state[max_offset] - reference);
+  const float v = math::exp(later[max_offset] - reference);
+  for (int i = 0; i < max_offset; ++i) state[i] = std::fma(later[i], v, state[i] * u);
+  state[max_offset] = max;
 }
 
 }  // namespace kvick::inline v0_1::detail::portable

@@ -8,4 +8,3 @@
 #include "kvick/kernels/impl/portable/elementwise.hpp"
 #include "kvick/kernels/impl/portable/float_linear.hpp"
 #include "kvick/kernels/impl/portable/int8_linear.hpp"
-#include "kvick/kernels/impl/portable/linear.hpp"
