@@ -6,6 +6,9 @@
 
 #include "kvick/kernels/impl/avx2/attention.hpp"
 #include "kvick/kernels/impl/avx2/elementwise.hpp"
+#include "kvick/kernels/impl/avx2/float_linear.hpp"
+#include "kvick/kernels/impl/avx2/int8_linear.hpp"
+#include "kvick/kernels/impl/avx2/quantize.hpp"
 
 #undef KVICK_AVX2
 #undef KVICK_AVX2_INLINE
