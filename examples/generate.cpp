@@ -290,8 +290,8 @@ void run(int argc, char** argv) {
   // Everything that can be wrong is found before the weights are read and anything is computed.
   const programs::Stopwatch open_time;
   kvick::GgufFile file(options.model);
-  const kvick::Tokenizer tokenizer(file);
   const kvick::ModelConfig config = kvick::read_model_config(file);
+  const kvick::Tokenizer tokenizer(file);
   summary.load_seconds = open_time.seconds();
   const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
   const int context = programs::context_size(options.run.context, config.max_seq_len);

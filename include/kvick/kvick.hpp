@@ -18,9 +18,11 @@
 #include "kvick/core/version.hpp"
 
 #include "kvick/kernels/attention_tile.hpp"
+#include "kvick/kernels/compute_context.hpp"
 #include "kvick/kernels/contract.hpp"
 #include "kvick/kernels/kernel_table.hpp"
 #include "kvick/kernels/lanes.hpp"
+#include "kvick/kernels/packed_format.hpp"
 
 #include "kvick/reference/attention.hpp"
 #include "kvick/reference/common.hpp"
@@ -29,7 +31,19 @@
 #include "kvick/reference/rms_norm.hpp"
 #include "kvick/reference/rope.hpp"
 
+#include "kvick/quant/block_encoders.hpp"
+#include "kvick/quant/block_fit.hpp"
 #include "kvick/quant/block_formats.hpp"
+#include "kvick/quant/block_layouts.hpp"
+#include "kvick/quant/pack_blocks.hpp"
+#include "kvick/quant/packed_linear.hpp"
+#include "kvick/quant/packed_weights.hpp"
+#include "kvick/quant/quantization_error.hpp"
+#include "kvick/quant/quantize.hpp"
+#include "kvick/quant/quantized_linear.hpp"
+#include "kvick/quant/quantized_matrix.hpp"
+#include "kvick/quant/quantized_rows.hpp"
+#include "kvick/quant/super_block_fit.hpp"
 #include "kvick/quant/tensor_type.hpp"
 #include "kvick/quant/weight_view.hpp"
 
@@ -39,8 +53,7 @@
 #include "kvick/cache/kv_view.hpp"
 
 #include "kvick/nn/attention.hpp"
-#include "kvick/nn/context.hpp"
-#include "kvick/nn/linear.hpp"
+#include "kvick/nn/attention_plan.hpp"
 #include "kvick/nn/mlp.hpp"
 #include "kvick/nn/rms_norm.hpp"
 #include "kvick/nn/rope.hpp"
@@ -66,6 +79,7 @@
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
 #include "kvick/model/model_config.hpp"
+#include "kvick/model/packed_model.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/model/weights.hpp"
 

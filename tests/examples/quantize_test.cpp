@@ -64,7 +64,7 @@ json entry(const json& results, std::string_view name) {
   return json();
 }
 
-class Quantize : public ::testing::Test {
+class QuantizeProgram : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return directory_ / name; }
   std::string write(const std::string& name, std::string_view content) const {
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Type, QuantizeTo, ::testing::ValuesIn(all_types()), [](
 
 // ---- What becomes of each tensor ----
 
-TEST_F(Quantize, FallsBackWhereRowsAreNoWholeBlocksAndSaysSo) {
+TEST_F(QuantizeProgram, FallsBackWhereRowsAreNoWholeBlocksAndSaysSo) {
   // Rows of 256, of 96 (ffn_down) and of 6 * 24 = 144 (attn_output).
   const std::string source = write_model("in.gguf", {.num_layers = 1, .ffn_dim = 96});
   const auto check = [&](const std::string& type, const std::string& of_96) {
@@ -275,7 +275,7 @@ TEST_F(Quantize, FallsBackWhereRowsAreNoWholeBlocksAndSaysSo) {
   }
 }
 
-TEST_F(Quantize, TypesByNameTheLastMatchCounts) {
+TEST_F(QuantizeProgram, TypesByNameTheLastMatchCounts) {
   const std::string source = write_model("in.gguf", {.num_layers = 2, .vocab_size = 33});
   const json found =
       results({source, path("out.gguf"), "--type", "q4_k", "--tensor-type", "*=q5_k",
@@ -290,7 +290,7 @@ TEST_F(Quantize, TypesByNameTheLastMatchCounts) {
   EXPECT_EQ(entry(found, "output_norm.weight")["to"], "f32") << "no matrix";
 }
 
-TEST_F(Quantize, KeepsWhatIsNoMatrixOrCannotBeDecoded) {
+TEST_F(QuantizeProgram, KeepsWhatIsNoMatrixOrCannotBeDecoded) {
   const std::vector<float> floats(32 * 32, 0.25f);
   const auto bytes = std::as_bytes(std::span(floats));
   kvick::GgufWriter writer;
@@ -327,7 +327,7 @@ TEST_F(Quantize, KeepsWhatIsNoMatrixOrCannotBeDecoded) {
   EXPECT_EQ(file.find("split.count"), nullptr);
 }
 
-TEST_F(Quantize, SaysThatRequantizingLosesMore) {
+TEST_F(QuantizeProgram, SaysThatRequantizingLosesMore) {
   const support::RandomModel model({"--layers", "1"});  // q8_0
   const std::string output = text({model.path(), path("out.gguf"), "--type", "q4_k"});
   EXPECT_NE(output.find("9 tensors were quantized before"), std::string::npos) << output;
@@ -336,7 +336,7 @@ TEST_F(Quantize, SaysThatRequantizingLosesMore) {
   EXPECT_EQ(results({model.path(), path("f16.gguf"), "--type", "f16"})["requantized"], 0);
 }
 
-TEST_F(Quantize, BytesDoNotDependOnTheThreads) {
+TEST_F(QuantizeProgram, BytesDoNotDependOnTheThreads) {
   const std::string source = write_model("in.gguf", {.seed = 5});
   const json one = results({source, path("1.gguf"), "--type", "q5_k", "-t", "1"});
   const json three = results({source, path("3.gguf"), "--type", "q5_k", "--threads", "3"});
@@ -350,7 +350,7 @@ TEST_F(Quantize, BytesDoNotDependOnTheThreads) {
 
 constexpr char kIds[] = "1,5,17 99\n3,42,42,8,60,2,11\n";  // of a vocabulary of 100
 
-TEST_F(Quantize, JudgesAsTheEvaluationDoes) {
+TEST_F(QuantizeProgram, JudgesAsTheEvaluationDoes) {
   const std::string source = write_model("in.gguf", {.num_layers = 1});
   const std::string ids = write("ids", kIds);
   const json found =
@@ -367,7 +367,7 @@ TEST_F(Quantize, JudgesAsTheEvaluationDoes) {
   EXPECT_GT(judgement["kl_divergence"]["mean"], 1e-6) << "four bits do cost something";
 }
 
-TEST_F(Quantize, ACopyPredictsTheSame) {
+TEST_F(QuantizeProgram, ACopyPredictsTheSame) {
   const std::string source = write_model("in.gguf", {.num_layers = 1});
   const std::string ids = write("ids", kIds);
   const std::vector<std::string> arguments = {source, path("out.gguf"), "--type",
@@ -379,7 +379,7 @@ TEST_F(Quantize, ACopyPredictsTheSame) {
   EXPECT_EQ(judgement["nll"], judgement["nll_before"]);
 }
 
-TEST_F(Quantize, JudgesStoriesOnText) {
+TEST_F(QuantizeProgram, JudgesStoriesOnText) {
   const auto source = support::shared_path(kStories);
   if (!source) GTEST_SKIP() << support::missing(kStories);
   const std::string story = write("story",
@@ -405,7 +405,7 @@ TEST_F(Quantize, JudgesStoriesOnText) {
 
 // ---- Refusals, which leave nothing behind ----
 
-TEST_F(Quantize, RefusesBadArgumentsInOneLine) {
+TEST_F(QuantizeProgram, RefusesBadArgumentsInOneLine) {
   const std::string in = write_model("in.gguf", {.num_layers = 1});
   const std::string out = path("out.gguf");
   const std::string ids = write("ids", kIds);
@@ -437,7 +437,7 @@ TEST_F(Quantize, RefusesBadArgumentsInOneLine) {
   EXPECT_EQ(files(), before);
 }
 
-TEST_F(Quantize, ReplacesAFileOnlyByForce) {
+TEST_F(QuantizeProgram, ReplacesAFileOnlyByForce) {
   const std::string in = write_model("in.gguf", {.num_layers = 1});
   const std::string out = write("out.gguf", "precious");
   expect_refusal(kProgram, {in, out, "--type", "q4_0"}, "--force");
@@ -446,7 +446,7 @@ TEST_F(Quantize, ReplacesAFileOnlyByForce) {
   EXPECT_NO_THROW(GgufFile{out});
 }
 
-TEST_F(Quantize, NeverReplacesItsInput) {
+TEST_F(QuantizeProgram, NeverReplacesItsInput) {
   const std::string in = write_model("in.gguf", {.num_layers = 1});
   std::filesystem::create_symlink(in, path("link.gguf"));
   const auto before = read_bytes(in);
@@ -456,7 +456,7 @@ TEST_F(Quantize, NeverReplacesItsInput) {
   EXPECT_EQ(read_bytes(in), before);
 }
 
-TEST_F(Quantize, FailuresLeaveNothingBehind) {
+TEST_F(QuantizeProgram, FailuresLeaveNothingBehind) {
   const std::string in = write_model("in.gguf", {.num_layers = 1});
   const auto bytes = read_bytes(in);
   support::write_bytes(path("short.gguf"), std::span(bytes).first(bytes.size() / 2));
@@ -467,7 +467,7 @@ TEST_F(Quantize, FailuresLeaveNothingBehind) {
   EXPECT_EQ(read_bytes(out).size(), 8u);
 }
 
-TEST_F(Quantize, ValuesThatCannotBeHeldAreNamedAndLeaveNothingBehind) {
+TEST_F(QuantizeProgram, ValuesThatCannotBeHeldAreNamedAndLeaveNothingBehind) {
   const auto check = [&](float value, const std::string& type, const std::string& problem) {
     SCOPED_TRACE(::testing::Message() << value << " to " << type);
     std::vector<float> last(256 * 4, 1.0f);

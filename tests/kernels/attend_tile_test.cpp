@@ -3,17 +3,22 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kernels/kernel_test_support.hpp"
 #include "kvick/core/aligned_buffer.hpp"
+#include "kvick/core/element_type.hpp"
+#include "kvick/core/half.hpp"
 #include "kvick/core/math.hpp"
 #include "kvick/kernels/kernel_table.hpp"
+#include "support/fp_mode.hpp"
 
 namespace kvick {
 namespace {
@@ -35,7 +40,7 @@ TEST(AttentionState, RowsStayAligned) {
   }
 }
 
-constexpr int kHeadDims[] = {8, 16, 40, 64, 80, 128, 256};
+constexpr int kHeadDims[] = {8, 16, 40, 64, 80, 96, 112, 128, 256};
 
 struct TileData {
   int head_dim;
@@ -142,6 +147,124 @@ TEST_P(AttendTileOnEveryIsa, EqualsPortableOverRowsAndTiles) {
       steps[1].ranges = {{0, 64}, {0, 64}, {0, 1}, {63, 64}, {15, 17}};  // whole tiles and edges
       expect_attention_equals_portable(table(), queries.span(), steps);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Rows are taken in blocks and chunks of several sizes; what they see together and what only some of
+// them see are added apart.
+TEST_P(AttendTileOnEveryIsa, EqualsPortableForEveryNumberOfRows) {
+  Random random(21);
+  for (const int head_dim : {8, 40, 64, 80}) {
+    for (int rows = 1; rows <= 50; ++rows) {
+      SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", rows " << rows);
+      const AlignedBuffer<float> queries = random.normals(Index{head_dim} * rows);
+      std::vector<Step> steps = random_steps(random, head_dim, rows, 3);
+      for (int r = 0; r < rows; ++r) {
+        const auto row = static_cast<std::size_t>(r);
+        steps[0].ranges[row] = {0, kAttentionTile};                               // a whole tile
+        steps[1].ranges[row] = {0, std::min(kAttentionTile, 1 + 63 * r / rows)};  // a causal one
+      }
+      expect_attention_equals_portable(table(), queries.span(), steps);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A neighbour's range decides how rows are blocked, but not what a row computes.
+TEST_P(AttendTileOnEveryIsa, RowsDoNotDependOnTheirNeighbours) {
+  Random random(22);
+  constexpr int kHeadDim = 48, kRows = 31;
+  const AlignedBuffer<float> queries = random.normals(kHeadDim * kRows);
+  const std::vector<Step> steps = random_steps(random, kHeadDim, kRows, 3);
+  const AlignedBuffer<float> together = attend(table(), queries.span(), steps);
+  const auto stride = static_cast<std::size_t>(AttentionState::stride(kHeadDim));
+  for (std::size_t r = 0; r < kRows; ++r) {
+    std::vector<Step> alone;
+    for (const Step& step : steps) alone.push_back({step.tile, {step.ranges[r]}});
+    const AlignedBuffer<float> got =
+        attend(table(), queries.span().subspan(r * kHeadDim, kHeadDim), alone);
+    expect_same_bits(got.span(), together.span().subspan(r * stride, stride));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Every row of a block has invisible keys of its own, which are visible to others.
+TEST_P(AttendTileOnEveryIsa, GarbageReachesOnlyTheRowsThatSeeIt) {
+  Random random(23);
+  for (const int head_dim : {16, 80}) {
+    for (int rows = 2; rows <= 30; ++rows) {
+      const AlignedBuffer<float> queries = random.normals(Index{head_dim} * rows);
+      std::vector<Step> steps = random_steps(random, head_dim, rows, 1);
+      for (int r = 0; r < rows; ++r) {
+        steps[0].ranges[static_cast<std::size_t>(r)] = {r % 7, 20 + r};
+      }
+      // Key and value 20 + rows - 1 - 1 are seen by the last row only, what follows by none.
+      const AlignedBuffer<float> clean = attend(table(), queries.span(), steps);
+      const int padded = padded_head_dim(head_dim);
+      for (int j = 20 + rows - 2; j < kAttentionTile; ++j) {
+        for (int d = 0; d < head_dim; ++d) steps[0].tile.key(d, j) = kNaN;
+        std::fill_n(steps[0].tile.values.data() + j * padded, padded, kNaN);
+      }
+      const AlignedBuffer<float> got = attend(table(), queries.span(), steps);
+      const auto others = static_cast<std::size_t>(AttentionState::stride(head_dim) * (rows - 1));
+      expect_same_bits(got.span().first(others), clean.span().first(others));
+      if (HasFatalFailure()) return;
+      EXPECT_TRUE(std::isnan(got[others + AttentionState::kOutput])) << rows;
+    }
+  }
+}
+
+// Zeros of both signs, subnormals and infinities as operands and as sums.
+TEST_P(AttendTileOnEveryIsa, EqualsPortableOnExtremeValues) {
+  Random random(24);
+  const float extremes[] = {0.0f,  -0.0f,   0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-130f, 1.0f,
+                            -1.0f, 0x1p60f, -0x1p60f,  0x1p127f,   kInfinity, -kInfinity};
+  const auto pick = [&](int count) {
+    return extremes[static_cast<std::size_t>(random.integer(0, count - 1))];
+  };
+  for (const int num_kinds : {8, 10, 13}) {  // up to small values, large finite ones, infinities
+    for (int trial = 0; trial < 60; ++trial) {
+      SCOPED_TRACE(::testing::Message() << num_kinds << " kinds, trial " << trial);
+      constexpr int kHeadDim = 24, kRows = 8;
+      AlignedBuffer<float> queries = random.normals(kHeadDim * kRows);
+      for (float& q : queries) q = random.integer(0, 1) == 0 ? q : pick(num_kinds);
+      std::vector<Step> steps = random_steps(random, kHeadDim, kRows, 2);
+      for (Step& step : steps) {
+        for (float& k : step.tile.keys) k = pick(num_kinds);
+        for (float& v : step.tile.values) v = pick(num_kinds);
+      }
+      expect_attention_equals_portable(table(), queries.span(), steps);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// An output of -0 stays one: invisible keys must not add +0 to it.
+TEST_P(AttendTileOnEveryIsa, KeepsOutputsOfMinusZero) {
+  constexpr int kHeadDim = 16;
+  Random random(25);
+  for (int rows = 1; rows <= 9; ++rows) {
+    const AlignedBuffer<float> queries = random.normals(kHeadDim * rows);
+    std::vector<Step> steps = random_steps(random, kHeadDim, rows, 1);
+    AlignedBuffer<float> states = fresh_states(kHeadDim, rows);
+    const auto stride = static_cast<std::size_t>(AttentionState::stride(kHeadDim));
+    std::vector<AttentionRow> attended;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+      std::fill_n(states.data() + r * stride + AttentionState::kOutput, kHeadDim, -0.0f);
+      states[r * stride + static_cast<std::size_t>(AttentionState::max_offset(kHeadDim))] = 0.0f;
+      attended.push_back(
+          {queries.data() + r * kHeadDim, states.data() + r * stride, 5, 6 + static_cast<int>(r)});
+    }
+    for (float& v : steps[0].tile.values) v = -0.0f;
+    for (int j = 6 + rows - 1; j < kAttentionTile; ++j) {
+      std::fill_n(steps[0].tile.values.data() + j * kHeadDim, kHeadDim, 1.0f);
+    }
+    table().attend_tile(steps[0].tile.view(), attended.data(), rows);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+      for (std::size_t d = 0; d < kHeadDim; ++d) {
+        ASSERT_TRUE(same_bits(states[r * stride + AttentionState::kOutput + d], -0.0f)) << rows;
+      }
     }
   }
 }
@@ -381,6 +504,247 @@ TEST_P(AttendTileOnEveryIsa, ReturnsTheValueOfADominantKey) {
       EXPECT_EQ(state[static_cast<std::size_t>(i)], i == dominant % 16 ? 1.0f : 0.0f);
     }
     EXPECT_EQ(state[static_cast<std::size_t>(AttentionState::max_offset(kHeadDim))], 50.0f);
+  }
+}
+
+// ---- merge_states ----
+
+TEST_P(AttendTileOnEveryIsa, MergesAsDocumented) {
+  Random random(26);
+  for (const int head_dim : {1, 16, 40, 128}) {
+    const auto size = static_cast<std::size_t>(AttentionState::stride(head_dim));
+    const auto max_at = static_cast<std::size_t>(AttentionState::max_offset(head_dim));
+    for (const float max_a : {-kInfinity, -500.0f, -1.0f, 0.0f, 0.3f, 80.0f}) {
+      for (const float max_b : {-kInfinity, -500.0f, -1.1f, 0.0f, 0.7f, 80.0f}) {
+        AlignedBuffer<float> a = random.normals(static_cast<Index>(size));
+        AlignedBuffer<float> b = random.normals(static_cast<Index>(size));
+        a[max_at] = max_a;
+        b[max_at] = max_b;
+        AlignedBuffer<float> want = copy(a.span());
+        const float m = std::max(max_a, max_b), r = m == -kInfinity ? 0.0f : m;
+        const float u = math::exp(max_a - r), v = math::exp(max_b - r);
+        for (std::size_t i = 0; i < max_at; ++i) {
+          const float scaled = a[i] * u;
+          want[i] = std::fma(b[i], v, scaled);
+        }
+        want[max_at] = m;
+        table().merge_states(a.data(), b.data(), head_dim);
+        expect_same_bits(a.span(), want.span());
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// ---- Conversions ----
+
+constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kF16, ElementType::kBF16};
+constexpr int kRowLengths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 33, 40, 64, 80, 96, 112, 256};
+
+/// Rows of random elements; the buffer ends with the last element.
+struct StoredRows {
+  ElementType type;
+  int num_rows, head_dim;
+  std::ptrdiff_t stride_bytes;
+  std::vector<std::byte> bytes;
+
+  StoredRows(Random& random, ElementType element_type, int rows, int length, int gap)
+      : type(element_type),
+        num_rows(rows),
+        head_dim(length),
+        stride_bytes((length + gap) * static_cast<std::ptrdiff_t>(size_bytes(element_type))) {
+    bytes.resize(static_cast<std::size_t>((rows - 1) * stride_bytes) +
+                 static_cast<std::size_t>(length) * size_bytes(type));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.integer(0, 255));
+  }
+
+  ElementRows view() const { return {type, bytes.data(), stride_bytes, num_rows, head_dim}; }
+
+  float at(int row, int element) const {
+    float value = 0.0f;
+    load_elements(
+        type,
+        bytes.data() + row * stride_bytes + element * static_cast<std::ptrdiff_t>(size_bytes(type)),
+        1, &value);
+    return value;
+  }
+};
+
+TEST_P(AttendTileOnEveryIsa, LoadsKeysIntoTheirLanesOnly) {
+  Random random(27);
+  for (const ElementType type : kElementTypes) {
+    for (const int length : kRowLengths) {
+      for (const int num_rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 48, 64}) {
+        for (const int gap : {0, 1, 13}) {
+          const int first = random.integer(0, kAttentionTile - num_rows);
+          SCOPED_TRACE(::testing::Message() << name(type) << ", " << num_rows << " rows of "
+                                            << length << " + " << gap << ", from key " << first);
+          const StoredRows rows(random, type, num_rows, length, gap);
+          constexpr float kUntouched = 123.0f;
+          AlignedBuffer<float> lanes(static_cast<std::size_t>(length) * kAttentionTile);
+          std::fill(lanes.begin(), lanes.end(), kUntouched);
+          table().load_keys(rows.view(), lanes.data() + first);
+          for (int d = 0; d < length; ++d) {
+            for (int j = 0; j < kAttentionTile; ++j) {
+              const bool is_loaded = j >= first && j < first + num_rows;
+              const float want = is_loaded ? rows.at(j - first, d) : kUntouched;
+              const float got = lanes[static_cast<std::size_t>(d * kAttentionTile + j)];
+              ASSERT_TRUE(same_bits(got, want)) << d << ", " << j << ": " << got << ", " << want;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttendTileOnEveryIsa, LoadsValuesAndZeroesTheirPadding) {
+  Random random(28);
+  for (const ElementType type : kElementTypes) {
+    for (const int length : kRowLengths) {
+      for (const int num_rows : {1, 2, 5, 64}) {
+        for (const int gap : {0, 1, 13}) {
+          SCOPED_TRACE(::testing::Message()
+                       << name(type) << ", " << num_rows << " rows of " << length << " + " << gap);
+          const StoredRows rows(random, type, num_rows, length, gap);
+          const int padded = padded_head_dim(length);
+          AlignedBuffer<float> values = nans(Index{num_rows} * padded);
+          table().load_values(rows.view(), values.data());
+          for (int j = 0; j < num_rows; ++j) {
+            for (int d = 0; d < padded; ++d) {
+              const float want = d < length ? rows.at(j, d) : 0.0f;
+              ASSERT_TRUE(same_bits(values[static_cast<std::size_t>(j * padded + d)], want))
+                  << j << ", " << d;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where rows that come soon are said to lie changes nothing, and need not be memory.
+TEST_P(AttendTileOnEveryIsa, NeverReadsUpcomingRows) {
+  Random random(29);
+  const StoredRows rows(random, ElementType::kF16, 20, 40, 0);
+  ElementRows view = rows.view();
+  AlignedBuffer<float> keys(40 * kAttentionTile), want_keys(40 * kAttentionTile);
+  AlignedBuffer<float> values(20 * 48), want_values(20 * 48);
+  table().load_keys(view, want_keys.data());
+  table().load_values(view, want_values.data());
+  for (const std::uintptr_t address : {std::uintptr_t{64}, ~std::uintptr_t{0} - 100}) {
+    view.upcoming = reinterpret_cast<const std::byte*>(address);
+    table().load_keys(view, keys.data());
+    table().load_values(view, values.data());
+    expect_same_bits(keys.span(), want_keys.span());
+    expect_same_bits(values.span(), want_values.span());
+  }
+}
+
+// All 65,536 patterns, as values and as keys.
+TEST_P(AttendTileOnEveryIsa, LoadsEveryHalf) {
+  std::vector<std::uint16_t> patterns(65536);
+  for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<std::uint16_t>(i);
+  for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
+    std::vector<float> want(patterns.size()), values(patterns.size()), keys(patterns.size());
+    const auto* const bytes = reinterpret_cast<const std::byte*>(patterns.data());
+    load_elements(type, bytes, static_cast<std::ptrdiff_t>(patterns.size()), want.data());
+    table().load_values({type, bytes, 2 * 1024, 64, 1024}, values.data());
+    expect_same_bits(values, want);
+    table().load_keys({type, bytes, 2 * 1024, 64, 1024}, keys.data());
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_TRUE(same_bits(keys[i % 1024 * kAttentionTile + i / 1024], want[i])) << i;
+    }
+  }
+}
+
+/// Halves and the ways between them: exact, ties, just beside ties, of both signs, and extremes.
+std::vector<float> floats_to_round(ElementType type) {
+  std::vector<float> floats = {kInfinity, -kInfinity, kNaN, -kNaN, 0x1.fffffep127f, 0x1p-149f};
+  for (const std::uint32_t nan :
+       {0x7f800001u, 0xff800001u, 0x7fffffffu, 0x7fc12345u, 0xffa54321u}) {
+    floats.push_back(std::bit_cast<float>(nan));
+  }
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    const auto half = static_cast<std::uint16_t>(i), next = static_cast<std::uint16_t>(i + 1);
+    const bool is_f16 = type == ElementType::kF16;
+    const float a = is_f16 ? static_cast<float>(f16::from_bits(half))
+                           : static_cast<float>(bf16::from_bits(half));
+    const float b = is_f16 ? static_cast<float>(f16::from_bits(next))
+                           : static_cast<float>(bf16::from_bits(next));
+    floats.push_back(a);
+    if (!std::isfinite(a) || !std::isfinite(b)) continue;
+    const auto tie = static_cast<float>((double{a} + double{b}) / 2);
+    for (const float x : {tie, std::nextafter(tie, kInfinity), std::nextafter(tie, -kInfinity)}) {
+      floats.push_back(x);
+    }
+  }
+  return floats;
+}
+
+std::vector<std::byte> store(const KernelTable& table, ElementType type,
+                             std::span<const float> floats) {
+  std::vector<std::byte> stored(floats.size() * size_bytes(type));
+  table.store_elements(type, floats.data(), static_cast<Index>(floats.size()), stored.data());
+  return stored;
+}
+
+// The bits of f16(x) and bf16(x) even of NaNs: caches are compared byte by byte.
+TEST_P(AttendTileOnEveryIsa, StoresTheBitsOfTheElementTypes) {
+  for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
+    const std::vector<float> floats = floats_to_round(type);
+    const std::vector<std::byte> stored = store(table(), type, floats);
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      const std::uint16_t want =
+          type == ElementType::kF16 ? f16(floats[i]).bits : bf16(floats[i]).bits;
+      std::uint16_t got;
+      std::memcpy(&got, stored.data() + 2 * i, 2);
+      ASSERT_EQ(got, want) << name(type) << ", " << std::hexfloat << floats[i];
+    }
+  }
+  Random random(30);
+  const AlignedBuffer<float> floats = random.normals(70);
+  const std::vector<std::byte> same = store(table(), ElementType::kF32, floats.span());
+  EXPECT_EQ(std::memcmp(same.data(), floats.data(), same.size()), 0);
+}
+
+TEST_P(AttendTileOnEveryIsa, StoresAsManyElementsAsAsked) {
+  Random random(31);
+  for (const ElementType type : kElementTypes) {
+    for (Index count = 0; count <= 70; ++count) {
+      const AlignedBuffer<float> normals = random.normals(count);
+      const std::vector<float> floats(normals.begin(), normals.end());
+      const std::size_t size = floats.size() * size_bytes(type);
+      std::vector<std::byte> stored(size + 64, std::byte{0x5a});
+      table().store_elements(type, floats.data(), count, stored.data());
+      std::vector<std::byte> want(size + 64, std::byte{0x5a});
+      portable().store_elements(type, floats.data(), count, want.data());
+      ASSERT_EQ(stored, want) << name(type) << ", " << count;
+    }
+  }
+}
+
+// A cache may be written outside of any ScopedFpEnvironment.
+TEST_P(AttendTileOnEveryIsa, ConvertsAlikeInEveryFloatingPointMode) {
+  for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
+    const std::vector<float> floats = floats_to_round(type);
+    const std::vector<std::byte> want = store(table(), type, floats);
+    const ElementRows rows{type, want.data(), 2 * 1024, 64, 1024};
+    AlignedBuffer<float> want_values(65536), values(65536), want_keys(65536), keys(65536);
+    table().load_values(rows, want_values.data());
+    table().load_keys(rows, want_keys.data());
+    for (const support::FpMode mode : support::foreign_fp_modes()) {
+      std::vector<std::byte> got;
+      {
+        const support::ScopedFpMode scope(mode);
+        got = store(table(), type, floats);
+        table().load_values(rows, values.data());
+        table().load_keys(rows, keys.data());
+      }
+      EXPECT_EQ(got, want) << name(type) << ", " << mode;
+      expect_same_bits(values.span(), want_values.span());
+      expect_same_bits(keys.span(), want_keys.span());
+    }
   }
 }
 

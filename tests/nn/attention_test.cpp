@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kvick/cache/contiguous_kv_cache.hpp"
+#include "kvick/core/math.hpp"
 #include "kvick/reference/attention.hpp"
 #include "nn/compute.hpp"
 #include "support/allocation_counter.hpp"
@@ -420,6 +421,52 @@ TEST_P(AttentionOnEveryIsa, ThreadsAndIsaChangeNothing) {
   }
 }
 
+// Contexts of several splits, which several threads may walk: one token, a few and a long chunk, in
+// one layer after the other with the same plan.
+TEST_P(AttentionOnEveryIsa, SplitsOverThreadsChangeNothing) {
+  for (const AttentionShape& shape : {AttentionShape{2, 1, 4}, AttentionShape{3, 3, 5}}) {
+    const Sequence tokens = random_sequence(shape, 3100, 8);
+    for (const int count : {1, 5, 40}) {
+      const int first = tokens.length() - count;
+      Matrix want;
+      for (const int threads : {1, 2, 3}) {
+        Compute compute(threads == 1 ? Isa::kPortable : GetParam(), threads);
+        ContiguousKVCache cache = make_cache(shape, 1, tokens.length());
+        cache.write(0, 0, 0, tokens.keys, tokens.values);
+        const AttentionSegment segment = {.first_position = first, .num_tokens = count};
+        Attention attention(shape, threads);
+        attention.plan({&segment, 1});
+        for (int layer = 0; layer < 3; ++layer) {
+          Matrix outputs = Matrix::Constant(count, tokens.queries.cols(), kNan);
+          attention.forward(0, tokens.queries.bottomRows(count), cache, outputs, compute.context);
+          if (threads == 1 && layer == 0) want = outputs;
+          ASSERT_TRUE(same_bits(outputs, want)) << count << " tokens, " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+// A plan that cuts follows one that does not, and the other way round, with more and fewer splits.
+TEST_P(AttentionOnEveryIsa, PlansFollowEachOther) {
+  const AttentionShape shape = {2, 1, 4};
+  const Sequence tokens = random_sequence(shape, 3000, 9);
+  ContiguousKVCache cache = make_cache(shape, 1, tokens.length());
+  cache.write(0, 0, 0, tokens.keys, tokens.values);
+  Compute one(Isa::kPortable, 1), three(GetParam(), 3);
+  Attention kept(shape, 3);
+  for (const int position : {2999, 10, 1500, 2500, 1023, 1024, 2999}) {
+    const AttentionSegment segment = {.first_position = position, .num_tokens = 1};
+    Matrix want(1, 8), outputs(1, 8);
+    Attention fresh(shape, 1);
+    fresh.plan({&segment, 1});
+    fresh.forward(0, tokens.queries.row(position), cache, want, one.context);
+    kept.plan({&segment, 1});
+    kept.forward(0, tokens.queries.row(position), cache, outputs, three.context);
+    ASSERT_TRUE(same_bits(outputs, want)) << position;
+  }
+}
+
 TEST_P(AttentionOnEveryIsa, PagesChangeNothing) {
   Compute compute(GetParam(), 2);
   const AttentionShape shape = {4, 2, 20};
@@ -536,6 +583,25 @@ TEST(Attention, DoesNotAllocateOnceWarm) {
   attention.plan(step);
   attention.forward(0, queries, cache, outputs, compute.context);
   attention.plan(prompt);
+  EXPECT_EQ(support::num_allocations(), before);
+}
+
+// Decoding in a context of several splits, one position after the other.
+TEST(Attention, DoesNotAllocateWhileDecodingALongContext) {
+  Compute compute(best_isa(), 2);
+  const AttentionShape shape = {4, 1, 8};
+  const Sequence tokens = random_sequence(shape, 2200, 61);
+  ContiguousKVCache cache = make_cache(shape, 1, 2200);
+  cache.write(0, 0, 0, tokens.keys, tokens.values);
+  Attention attention(shape, 2);
+  Matrix outputs(1, 32);
+  std::size_t before = 0;
+  for (int position = 2100; position < 2200; ++position) {
+    const AttentionSegment step = {.first_position = position, .num_tokens = 1};
+    attention.plan({&step, 1});
+    attention.forward(0, tokens.queries.row(position), cache, outputs, compute.context);
+    if (position == 2100) before = support::num_allocations();
+  }
   EXPECT_EQ(support::num_allocations(), before);
 }
 

@@ -16,20 +16,19 @@
 //           not check.
 // Threads   write() may run at once for different (layer, sequence, position) rows, run() at any
 //           time. Rows that are read must have been written before.
-// Layer     cache: may include core.
+// Layer     cache: may include core, kernels.
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <initializer_list>
 #include <string_view>
 #include <utility>
 
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/error.hpp"
-#include "kvick/core/half.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
+#include "kvick/kernels/kernel_table.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -99,22 +98,12 @@ class KVStorage {
 
 namespace detail {
 
-template <class T>
-void store_as(const float* from, Index count, std::byte* to) noexcept {
-  T* const elements = reinterpret_cast<T*>(to);
-  for (Index i = 0; i < count; ++i) elements[i] = T(from[i]);
-}
-
-/// Converts `count` floats to `type`; `to` is aligned for it.
+/// Converts `count` floats to `type`; `to` is aligned for it. Every ISA stores the same bits, so the
+/// fastest one serves.
 inline void store_elements(ElementType type, const float* from, Index count,
                            std::byte* to) noexcept {
-  switch (type) {
-    case ElementType::kF32:
-      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-      return;
-    case ElementType::kF16: return store_as<f16>(from, count, to);
-    case ElementType::kBF16: return store_as<bf16>(from, count, to);
-  }
+  static const KernelTable& kernels = kernel_table(best_isa());
+  kernels.store_elements(type, from, count, to);
 }
 
 }  // namespace detail

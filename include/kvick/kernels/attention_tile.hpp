@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The operands of the attention kernels: tiles of keys and values, query rows and their running
-// softmax.
+// The operands of the attention kernels: stored rows, tiles of keys and values, query rows and their
+// running softmax.
 //
 // Shapes    See each member. Heads are padded to whole vectors of 16 floats.
 // Layer     kernels: may include core.
 #pragma once
 
+#include <cstddef>
+
+#include "kvick/core/element_type.hpp"
 #include "kvick/core/version.hpp"
 #include "kvick/kernels/lanes.hpp"
 
@@ -20,6 +23,18 @@ inline constexpr int kAttentionSplit = 1024;
 
 /// Length of a head's row in values and outputs of the attention kernels: a multiple of 16.
 constexpr int padded_head_dim(int head_dim) noexcept { return (head_dim + 15) / 16 * 16; }
+
+/// Rows of one head as a cache stores them: keys or values of consecutive positions.
+struct ElementRows {
+  ElementType type;
+  const std::byte* data;        ///< first row, aligned for the type; elements of a row are adjacent
+  std::ptrdiff_t stride_bytes;  ///< from one row to the next, a multiple of the element's size
+  int num_rows;
+  int head_dim;  ///< elements per row
+  /// As many rows that will be loaded soon, for which memory is asked meanwhile; or null. Loading
+  /// never reads them, so they need not be valid.
+  const std::byte* upcoming = nullptr;
+};
 
 /// One tile of keys and values in f32. Keys and values that no row sees may hold anything; the
 /// padding of a visible value must be finite.

@@ -7,7 +7,7 @@
 // upwards), lanes are only joined by the fixed tree of `kPartialSums`, and a product meets an
 // addition only inside an explicit fused multiply-add.
 //
-// Units     All operands are f32 and already in model units (scales applied).
+// Units     Floats are in model units (scales applied).
 // Errors    None: callers check, once per layer-sized call.
 // Threads   Kernels touch only their operands; outputs must not overlap inputs unless said so.
 // Layer     kernels: may include core.
@@ -16,6 +16,7 @@
 #include <cstddef>
 
 #include "kvick/core/cpu.hpp"
+#include "kvick/core/element_type.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/kernels/attention_tile.hpp"
 #include "kvick/kernels/lanes.hpp"
@@ -62,12 +63,6 @@ struct KernelTable {
   /// The same with the maximum of the whole row; every group gets its scale.
   QuantizedRowTotal (*quantize_row)(const float* x, Index count, QuantizedGroup* groups) noexcept;
 
-  /// acc[m][j] = fma(x[m][k], panel[k][j], acc[m][j]) for k ascending.
-  /// panel [depth][16] and acc [rows][16] are 64-byte aligned; x is [rows][depth] with row stride
-  /// x_stride in floats.
-  void (*accumulate_panel)(const float* panel, Index depth, const float* x, Index x_stride,
-                           Index rows, float* acc) noexcept;
-
   /// Sum of x[i]^2 over `count` values in kPartialSums partial sums, each step one fma.
   float (*sum_of_squares)(const float* x, Index count) noexcept;
 
@@ -82,6 +77,22 @@ struct KernelTable {
   ///   sums[i] = fma(sums[i], a, (p[i] + p[i+16]) + (p[i+32] + p[i+48]));
   ///   output[d] = output[d] * a, then fma(p[j], values[j][d], .) over visible j ascending.
   void (*attend_tile)(const AttentionTile& tile, const AttentionRow* rows, Index num_rows) noexcept;
+
+  /// state = state merged with `later`, the softmax of later keys (see AttentionState):
+  ///   m' = max(m, later.m); u = exp(m - r); v = exp(later.m - r) with r as above;
+  ///   sums and output: x = fma(later.x, v, x * u).
+  void (*merge_states)(float* state, const float* later, int head_dim) noexcept;
+
+  /// Keys of a tile, converted exactly: lanes[d * kAttentionTile + j] = element d of row j. Writes
+  /// nothing else, so that a tile may be loaded in parts. `lanes` needs no alignment.
+  void (*load_keys)(const ElementRows& keys, float* lanes) noexcept;
+
+  /// Values of a tile, converted exactly: [num_rows][padded_head_dim], the padding zeros.
+  void (*load_values)(const ElementRows& rows, float* values) noexcept;
+
+  /// Converts floats to `type`: rounded to nearest even, with the bits of f16(x) and bf16(x). `to` is
+  /// aligned for the type.
+  void (*store_elements)(ElementType type, const float* from, Index count, std::byte* to) noexcept;
 };
 
 }  // namespace kvick::inline v0_1

@@ -15,15 +15,18 @@
 //           other rows, the chunk it came in, the cache's layout, threads or ISA.
 // Errors    Error(kShape) if operands do not fit the shape given at construction; Error(kArgument)
 //           for an impossible shape, or segments beyond the operands or what the cache reserved.
-// Threads   Tasks are (segment, KV head, block of queries). One object serves one forward pass at a
-//           time. forward() does not allocate; plan() only for more tasks than ever before.
+// Threads   See AttentionPlan. Of a task that is cut into splits, who finishes the last one merges them
+//           all, in order. One object serves one forward pass at a time. forward() does not allocate;
+//           plan() only for more work than ever before.
 // Source    Online softmax: Milakov and Gimelshein 2018; Dao et al. 2022. Groups: Ainslie et al.
 //           2023.
 // Layer     nn: may include core, kernels, cache.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <span>
 #include <utility>
@@ -31,28 +34,12 @@
 
 #include "kvick/cache/kv_storage.hpp"
 #include "kvick/core/aligned_buffer.hpp"
-#include "kvick/core/element_type.hpp"
 #include "kvick/core/error.hpp"
-#include "kvick/core/math.hpp"
 #include "kvick/core/matrix.hpp"
-#include "kvick/nn/context.hpp"
+#include "kvick/kernels/compute_context.hpp"
+#include "kvick/nn/attention_plan.hpp"  // IWYU pragma: export
 
 namespace kvick::inline v0_1 {
-
-struct AttentionShape {
-  int num_heads = 0;  ///< a multiple of num_kv_heads
-  int num_kv_heads = 0;
-  int head_dim = 0;
-  float softmax_scale = 0.0f;  ///< 0 means 1 / sqrt(head_dim)
-};
-
-/// Consecutive tokens of one sequence; their keys and values are in the cache already.
-struct AttentionSegment {
-  int sequence = 0;
-  int first_position = 0;
-  Index first_row = 0;  ///< of queries and outputs
-  int num_tokens = 0;
-};
 
 class Attention {
  public:
@@ -69,50 +56,45 @@ class Attention {
                const ComputeContext& context);
 
  private:
-  /// A block of a segment's queries against one KV head.
-  struct Task {
-    int sequence;
-    int kv_head;
-    int first_position;
-    Index first_row;
-    int num_tokens;
-  };
-
   /// What one thread works in.
   struct Scratch {
     AlignedBuffer<float> keys;       // [head_dim][kAttentionTile]
     AlignedBuffer<float> values;     // [kAttentionTile][padded head_dim]
-    AlignedBuffer<float> key_row;    // [head_dim]
-    AlignedBuffer<float> queries;    // [kBlockRows][head_dim]
-    AlignedBuffer<float> merged;     // [kBlockRows] states: the splits so far
-    AlignedBuffer<float> split;      // [kBlockRows] states: the split being walked
+    AlignedBuffer<float> queries;    // [rows][head_dim]
+    AlignedBuffer<float> merged;     // [rows] states: the splits so far
+    AlignedBuffer<float> split;      // [rows] states: the split being walked
     std::vector<AttentionRow> rows;  // those that see keys of the current tile
   };
 
   int group_size() const noexcept { return shape_.num_heads / shape_.num_kv_heads; }
-  int block_tokens() const noexcept { return std::max(1, kBlockRows / group_size()); }
-  int block_rows() const noexcept { return block_tokens() * group_size(); }
   /// Floats from one row's state to the next.
   Index state_stride() const noexcept { return AttentionState::stride(shape_.head_dim); }
 
-  void check_segments(int layer, Index num_rows, const KVStorage& cache) const;
-  void run_task(int layer, const Task& task, const ConstMatrixRef& queries, const KVStorage& cache,
-                MatrixRef& outputs, const KernelTable& kernels, Scratch& scratch) const;
-  void scale_queries(const Task& task, const ConstMatrixRef& queries, Scratch& scratch) const;
-  void load_tile(int layer, const Task& task, const KVStorage& cache, int first_position,
-                 int num_keys, Scratch& scratch) const;
-  void walk_split(int layer, const Task& task, const KVStorage& cache, int first_position,
-                  const KernelTable& kernels, float* states, Scratch& scratch) const;
-  void store_outputs(const Task& task, MatrixRef& outputs, Scratch& scratch) const;
+  void make_room();
 
-  /// Rows of queries (tokens times heads of a group) that share one loading of a tile.
-  static constexpr int kBlockRows = 32;
+  void check_segments(int layer, Index num_rows, const KVStorage& cache) const;
+  void run_task(int layer, const AttentionTask& task, const ConstMatrixRef& queries,
+                const KVStorage& cache, MatrixRef& outputs, const KernelTable& kernels,
+                Scratch& scratch) const;
+  void run_split(int layer, const AttentionTask& task, int split, const ConstMatrixRef& queries,
+                 const KVStorage& cache, MatrixRef& outputs, const KernelTable& kernels,
+                 Scratch& scratch);
+  void scale_queries(const AttentionTask& task, const ConstMatrixRef& queries,
+                     Scratch& scratch) const;
+  void load_tile(int layer, const AttentionTask& task, const KVStorage& cache, int first_position,
+                 int num_keys, const KernelTable& kernels, Scratch& scratch) const;
+  void walk_split(int layer, const AttentionTask& task, const KVStorage& cache, int split,
+                  const KernelTable& kernels, float* states, Scratch& scratch) const;
+  void merge_split(const AttentionTask& task, int split, const KernelTable& kernels, float* merged,
+                   const float* states) const noexcept;
+  void store_outputs(const AttentionTask& task, float* states, MatrixRef& outputs) const;
 
   AttentionShape shape_;
+  AttentionPlan plan_;
   std::vector<AttentionSegment> segments_;
-  std::vector<Task> tasks_;
-  Index grain_ = 1;               // tasks that a thread takes at a time
-  std::vector<Scratch> scratch_;  // [threads]
+  std::vector<Scratch> scratch_;           // [threads]
+  AlignedBuffer<float> partials_;          // states of the cut tasks, see AttentionTask
+  std::vector<std::atomic<int>> pending_;  // splits not walked yet, by cut task
 };
 
 // ---- Implementation: nothing below is API ----
@@ -126,20 +108,16 @@ inline void reset_state(float* state, int head_dim) noexcept {
   state[AttentionState::max_offset(head_dim)] = kMinusInfinity;
 }
 
-/// a = a merged with b, where b covers the later positions.
-inline void merge_states(float* a, const float* b, int head_dim) noexcept {
-  const int max_offset = AttentionState::max_offset(head_dim);
-  const float max = std::max(a[max_offset], b[max_offset]);
-  const float reference = max == kMinusInfinity ? 0.0f : max;
-  const float u = math::exp(a[max_offset] - reference);
-  const float v = math::exp(b[max_offset] - reference);
-  for (int i = 0; i < max_offset; ++i) a[i] = std::fma(b[i], v, a[i] * u);  // sums, then output
-  a[max_offset] = max;
+/// Lets a buffer hold at least `count` floats. Growing loses what it holds.
+inline void grow(AlignedBuffer<float>& buffer, Index count) {
+  const auto size = static_cast<std::size_t>(count);
+  if (buffer.size() < size) buffer = AlignedBuffer<float>(std::max(size, 2 * buffer.size()));
 }
 
 }  // namespace detail
 
-inline Attention::Attention(const AttentionShape& shape, int num_threads) : shape_(shape) {
+inline Attention::Attention(const AttentionShape& shape, int num_threads)
+    : shape_(shape), plan_(shape, num_threads) {
   constexpr const char* kOperation = "Attention";
   detail::require(
       shape.num_kv_heads > 0 && shape.head_dim > 0 && shape.num_heads > 0 &&
@@ -154,39 +132,36 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads) : shap
   if (shape_.softmax_scale == 0.0f) {
     shape_.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   }
-  const auto head_dim = static_cast<std::size_t>(shape.head_dim);
-  const auto rows = static_cast<std::size_t>(block_rows());
-  const auto state = static_cast<std::size_t>(state_stride());
+  const Index padded = padded_head_dim(shape.head_dim);
   for (int i = 0; i < num_threads; ++i) {
     Scratch scratch;
-    scratch.keys = AlignedBuffer<float>(head_dim * kAttentionTile);
-    scratch.values = AlignedBuffer<float>(
-        kAttentionTile * static_cast<std::size_t>(padded_head_dim(shape.head_dim)));
-    scratch.key_row = AlignedBuffer<float>(head_dim);
-    scratch.queries = AlignedBuffer<float>(rows * head_dim);
-    scratch.merged = AlignedBuffer<float>(rows * state);
-    scratch.split = AlignedBuffer<float>(rows * state);
-    scratch.rows.reserve(rows);
+    detail::grow(scratch.keys, Index{shape.head_dim} * kAttentionTile);
+    detail::grow(scratch.values, kAttentionTile * padded);
     scratch_.push_back(std::move(scratch));
   }
 }
 
 inline void Attention::plan(std::span<const AttentionSegment> segments) {
   segments_.assign(segments.begin(), segments.end());
-  tasks_.clear();
-  Index work = 0;
-  for (const AttentionSegment& segment : segments) {
-    const Index num_keys = Index{segment.first_position} + segment.num_tokens;
-    work += segment.num_tokens * num_keys * shape_.num_heads * shape_.head_dim;
-    for (int kv_head = 0; kv_head < shape_.num_kv_heads; ++kv_head) {
-      for (int token = 0; token < segment.num_tokens; token += block_tokens()) {
-        tasks_.push_back({segment.sequence, kv_head, segment.first_position + token,
-                          segment.first_row + token,
-                          std::min(block_tokens(), segment.num_tokens - token)});
-      }
-    }
+  plan_.plan(segments);
+  make_room();
+}
+
+/// Memory for all that is planned.
+inline void Attention::make_room() {
+  const Index rows = plan_.max_rows();
+  for (Scratch& scratch : scratch_) {
+    detail::grow(scratch.queries, rows * shape_.head_dim);
+    detail::grow(scratch.merged, rows * state_stride());
+    detail::grow(scratch.split, rows * state_stride());
+    scratch.rows.reserve(static_cast<std::size_t>(rows));
   }
-  grain_ = work <= detail::kSerialWork ? static_cast<Index>(tasks_.size()) : 1;
+  detail::grow(partials_, plan_.num_partials() * state_stride());
+  const auto num_cut = static_cast<std::size_t>(plan_.num_cut());
+  if (pending_.size() < num_cut) pending_ = std::vector<std::atomic<int>>(2 * num_cut);
+  for (const AttentionTask& task : plan_.tasks()) {
+    if (task.is_cut()) pending_[static_cast<std::size_t>(task.cut_index)] = task.num_splits;
+  }
 }
 
 /// What run() of the cache and the rows of the operands rely on.
@@ -228,78 +203,103 @@ inline void Attention::forward(int layer, const ConstMatrixRef& queries, const K
                   context.pool.num_threads());
   check_segments(layer, queries.rows(), cache);
   context.pool.parallel_for(
-      static_cast<Index>(tasks_.size()), grain_, [&](Index begin, Index end, int thread) {
+      static_cast<Index>(plan_.units().size()), plan_.grain(),
+      [&](Index begin, Index end, int thread) {
+        Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
         for (Index i = begin; i < end; ++i) {
-          run_task(layer, tasks_[static_cast<std::size_t>(i)], queries, cache, outputs,
-                   context.kernels, scratch_[static_cast<std::size_t>(thread)]);
+          const AttentionUnit& unit = plan_.units()[static_cast<std::size_t>(i)];
+          const AttentionTask& task = plan_.tasks()[unit.task];
+          if (!task.is_cut()) {
+            run_task(layer, task, queries, cache, outputs, context.kernels, scratch);
+          } else {
+            run_split(layer, task, unit.split, queries, cache, outputs, context.kernels, scratch);
+          }
         }
       });
 }
 
-inline void Attention::run_task(int layer, const Task& task, const ConstMatrixRef& queries,
+inline void Attention::run_task(int layer, const AttentionTask& task, const ConstMatrixRef& queries,
                                 const KVStorage& cache, MatrixRef& outputs,
                                 const KernelTable& kernels, Scratch& scratch) const {
-  const int head_dim = shape_.head_dim;
-  const Index stride = state_stride();
-  const int num_rows = task.num_tokens * group_size();
-  const int last_position = task.first_position + task.num_tokens - 1;
   scale_queries(task, queries, scratch);
-  for (int split = 0; split <= last_position; split += kAttentionSplit) {
-    float* const states = split == 0 ? scratch.merged.data() : scratch.split.data();
-    for (int r = 0; r < num_rows; ++r) detail::reset_state(states + r * stride, head_dim);
-    walk_split(layer, task, cache, split, kernels, states, scratch);
-    if (split == 0) continue;
-    for (int r = 0; r < num_rows; ++r) {
-      if (task.first_position + r / group_size() < split) continue;  // sees nothing of this split
-      detail::merge_states(scratch.merged.data() + r * stride, states + r * stride, head_dim);
-    }
+  float* const merged = scratch.merged.data();
+  walk_split(layer, task, cache, 0, kernels, merged, scratch);
+  for (int split = 1; split < task.num_splits; ++split) {
+    walk_split(layer, task, cache, split, kernels, scratch.split.data(), scratch);
+    merge_split(task, split, kernels, merged, scratch.split.data());
   }
-  store_outputs(task, outputs, scratch);
+  store_outputs(task, merged, outputs);
 }
 
-inline void Attention::scale_queries(const Task& task, const ConstMatrixRef& queries,
+/// One split of a cut task; the last one to finish merges all.
+inline void Attention::run_split(int layer, const AttentionTask& task, int split,
+                                 const ConstMatrixRef& queries, const KVStorage& cache,
+                                 MatrixRef& outputs, const KernelTable& kernels, Scratch& scratch) {
+  const Index split_size = task.num_rows * state_stride();
+  float* const merged = partials_.data() + task.first_partial * state_stride();
+  scale_queries(task, queries, scratch);
+  walk_split(layer, task, cache, split, kernels, merged + split * split_size, scratch);
+  std::atomic<int>& pending = pending_[static_cast<std::size_t>(task.cut_index)];
+  if (pending.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  pending.store(task.num_splits, std::memory_order_relaxed);  // for the next layer
+  for (int s = 1; s < task.num_splits; ++s) {
+    merge_split(task, s, kernels, merged, merged + s * split_size);
+  }
+  store_outputs(task, merged, outputs);
+}
+
+inline void Attention::scale_queries(const AttentionTask& task, const ConstMatrixRef& queries,
                                      Scratch& scratch) const {
   const Index width = Index{group_size()} * shape_.head_dim;  // the group's heads are adjacent
-  float* out = scratch.queries.data();
-  for (int token = 0; token < task.num_tokens; ++token) {
-    const float* const in =
-        queries.data() + (task.first_row + token) * queries.outerStride() + task.kv_head * width;
-    for (Index i = 0; i < width; ++i) *out++ = in[i] * shape_.softmax_scale;
-  }
+  Eigen::Map<Matrix>(scratch.queries.data(), task.num_tokens, width) =
+      queries.block(task.first_row, task.kv_head * width, task.num_tokens, width) *
+      shape_.softmax_scale;
 }
 
-inline void Attention::load_tile(int layer, const Task& task, const KVStorage& cache,
-                                 int first_position, int num_keys, Scratch& scratch) const {
-  const int head_dim = shape_.head_dim;
-  const Index padded = padded_head_dim(head_dim);
-  const ElementType type = cache.element_type();
-  float* const row = scratch.key_row.data();
-  float* const lanes = scratch.keys.data();
-  int key = 0;
-  while (key < num_keys) {
-    const KVRun run = cache.run(layer, task.sequence, task.kv_head, first_position + key);
-    const int end = std::min(num_keys, key + run.num_tokens);
-    const std::byte* keys = run.keys;
-    const std::byte* values = run.values;
-    for (; key < end; ++key, keys += run.stride_bytes, values += run.stride_bytes) {
-      load_elements(type, keys, head_dim, row);
-      for (Index d = 0; d < head_dim; ++d) lanes[d * kAttentionTile + key] = row[d];
-      load_elements(type, values, head_dim, scratch.values.data() + key * padded);
+inline void Attention::load_tile(int layer, const AttentionTask& task, const KVStorage& cache,
+                                 int first_position, int num_keys, const KernelTable& kernels,
+                                 Scratch& scratch) const {
+  const Index padded = padded_head_dim(shape_.head_dim);
+  const int end_position = task.first_position + task.num_tokens;
+  for (int key = 0; key < num_keys;) {
+    const int position = first_position + key;
+    const KVRun run = cache.run(layer, task.sequence, task.kv_head, position);
+    const int count = std::min(num_keys - key, run.num_tokens);
+    // Transposing reads lines in an order that hardware does not foresee: asked for one tile ahead,
+    // loading and attending to a tile of 8 rows in memory takes 1,450 ns in place of 3,000.
+    KVRun upcoming;
+    if (end_position - position > kAttentionTile) {
+      upcoming = cache.run(layer, task.sequence, task.kv_head, position + kAttentionTile);
     }
+    ElementRows rows{cache.element_type(), run.keys,     run.stride_bytes, count,
+                     shape_.head_dim,      upcoming.keys};
+    kernels.load_keys(rows, scratch.keys.data() + key);
+    rows.data = run.values;
+    rows.upcoming = upcoming.values;
+    kernels.load_values(rows, scratch.values.data() + key * padded);
+    key += count;
   }
 }
 
-inline void Attention::walk_split(int layer, const Task& task, const KVStorage& cache,
-                                  int first_position, const KernelTable& kernels, float* states,
+/// The states of one split, from fresh ones.
+inline void Attention::walk_split(int layer, const AttentionTask& task, const KVStorage& cache,
+                                  int split, const KernelTable& kernels, float* states,
                                   Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
+  const int first_position = split * kAttentionSplit;
+  // One more split may begin beyond the largest int.
   const int end_position =
-      std::min(first_position + kAttentionSplit, task.first_position + task.num_tokens);
+      first_position +
+      std::min(kAttentionSplit, task.first_position + task.num_tokens - first_position);
   const AttentionTile tile{scratch.keys.data(), scratch.values.data(), head_dim};
+  for (int r = 0; r < task.num_rows; ++r) {
+    detail::reset_state(states + r * state_stride(), head_dim);
+  }
   for (int begin = first_position; begin < end_position; begin += kAttentionTile) {
-    load_tile(layer, task, cache, begin, std::min(kAttentionTile, end_position - begin), scratch);
+    load_tile(layer, task, cache, begin, std::min(kAttentionTile, end_position - begin), kernels,
+              scratch);
     scratch.rows.clear();
-    for (int r = 0; r < task.num_tokens * group_size(); ++r) {
+    for (int r = 0; r < task.num_rows; ++r) {
       const int position = task.first_position + r / group_size();
       if (position < begin) continue;
       scratch.rows.push_back({scratch.queries.data() + Index{r} * head_dim,
@@ -310,16 +310,25 @@ inline void Attention::walk_split(int layer, const Task& task, const KVStorage& 
   }
 }
 
-inline void Attention::store_outputs(const Task& task, MatrixRef& outputs, Scratch& scratch) const {
+/// Merges the states of a split into those of all before it.
+inline void Attention::merge_split(const AttentionTask& task, int split, const KernelTable& kernels,
+                                   float* merged, const float* states) const noexcept {
+  for (int r = 0; r < task.num_rows; ++r) {
+    if (task.first_position + r / group_size() < split * kAttentionSplit) continue;  // sees none
+    kernels.merge_states(merged + r * state_stride(), states + r * state_stride(), shape_.head_dim);
+  }
+}
+
+inline void Attention::store_outputs(const AttentionTask& task, float* states,
+                                     MatrixRef& outputs) const {
+  using Head = Eigen::Map<Eigen::RowVectorXf>;
   const int head_dim = shape_.head_dim;
-  for (int r = 0; r < task.num_tokens * group_size(); ++r) {
-    float* const state = scratch.merged.data() + r * state_stride();
+  for (int r = 0; r < task.num_rows; ++r) {
+    float* const state = states + r * state_stride();
     const float inverse = 1.0f / join_partial_sums(state + AttentionState::kSums);
     const Index head = Index{task.kv_head} * group_size() + r % group_size();
-    float* const out = outputs.data() +
-                       (task.first_row + r / group_size()) * outputs.outerStride() +
-                       head * head_dim;
-    for (int d = 0; d < head_dim; ++d) out[d] = state[AttentionState::kOutput + d] * inverse;
+    outputs.block(task.first_row + r / group_size(), head * head_dim, 1, head_dim) =
+        Head(state + AttentionState::kOutput, head_dim) * inverse;
   }
 }
 
