@@ -79,7 +79,7 @@ void many_rows(const Setting& setting) {
   add_limit(rounds, LimitKind::kInt8, setting);
   add_limit(rounds, LimitKind::kF32, setting);
   const auto int8 = kvick::ActivationType::kInt8;
-  for (const char* format : {"q8_0", "group8", "channel8", "q4_0", "q4_K", "q5_K", "q6_K"}) {
+  for (const char* format : {"q8_0", "group8", "channel8", "q4_0", "q4_k", "q5_k", "q6_k"}) {
     rounds.add(linear_probe(format, 512, int8, LimitKind::kInt8, setting));
   }
   for (const char* format : {"f32", "f16"}) {
@@ -97,7 +97,7 @@ void many_rows(const Setting& setting) {
 void few_rows(const Setting& setting) {
   measure::Rounds rounds;
   add_limit(rounds, measure::LimitKind::kRead, setting);
-  for (const char* format : {"q8_0", "q4_0", "q4_K", "q6_K", "f16"}) {
+  for (const char* format : {"q8_0", "q4_0", "q4_k", "q6_k", "f16"}) {
     for (const Index count : {Index{1}, Index{5}, Index{8}}) {
       rounds.add(linear_probe(format, count, kvick::ActivationType::kInt8,
                               measure::LimitKind::kRead, setting));

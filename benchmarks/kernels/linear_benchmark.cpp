@@ -27,7 +27,7 @@ namespace {
 using kvick::Index;
 
 constexpr std::string_view kFormats[] = {"q8_0", "q4_0", "q4_1", "q5_0",     "q5_1",
-                                         "q4_K", "q5_K", "q6_K", "group8",   "group4",
+                                         "q4_k", "q5_k", "q6_k", "group8",   "group4",
                                          "f32",  "f16",  "bf16", "channel8", "channel4"};
 
 kvick::ThreadPool& pool_of(int threads) {
@@ -76,7 +76,7 @@ void run(benchmark::State& state, const std::string& format, const measure::Laye
   for (const std::string_view name : kFormats) {
     const std::string format(name);
     for (const measure::LayerShape& layer : measure::all_layer_shapes()) {
-      const bool is_k_quant = format.ends_with("_K");
+      const bool is_k_quant = format.ends_with("_k");
       if (is_k_quant && layer.in_features % 256 != 0) continue;
       for (const Index rows : measure::row_counts()) {
         for (const int threads : {1, all}) {

@@ -102,7 +102,7 @@ class QuantizeProgram : public ::testing::Test {
 
 // ---- Files of every type ----
 
-class QuantizeTo : public Quantize, public ::testing::WithParamInterface<TensorType> {
+class QuantizeTo : public QuantizeProgram, public ::testing::WithParamInterface<TensorType> {
  protected:
   const TensorType type_ = GetParam();
   const std::string type_name_ = std::string(kvick::info(GetParam()).name);

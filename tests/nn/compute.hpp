@@ -18,8 +18,8 @@
 #include "kvick/core/half.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/thread_pool.hpp"
-#include "kvick/kernels/kernel_table.hpp"
 #include "kvick/kernels/compute_context.hpp"
+#include "kvick/kernels/kernel_table.hpp"
 #include "kvick/quant/block_formats.hpp"
 #include "kvick/quant/weight_view.hpp"
 #include "reference/operands.hpp"  // IWYU pragma: export

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -127,19 +128,39 @@ inline Index num_columns(const PackedWeights& weights, Index panel, Index count)
   return std::min(count * kPanelWidth, weights.out_features() - panel * kPanelWidth);
 }
 
+/// y[j] = sums[j] + bias[j] + y[j], with the last two where they are asked for. Copies of fixed
+/// size tell the compiler that nothing overlaps, so that it takes vectors.
+template <int kCount>
+void store_outputs(const float* sums, const float* bias, bool add_to_output, float* y) noexcept {
+  float values[kCount];
+  float others[kCount];
+  std::memcpy(values, sums, sizeof values);
+  if (bias != nullptr) {
+    std::memcpy(others, bias, sizeof others);
+    for (int j = 0; j < kCount; ++j) values[j] += others[j];
+  }
+  if (add_to_output) {
+    std::memcpy(others, y, sizeof others);
+    for (int j = 0; j < kCount; ++j) values[j] = others[j] + values[j];
+  }
+  std::memcpy(y, values, sizeof values);
+}
+
 /// Sums of panels from `panel` on to the outputs of a product.
 inline void store_sums(const LinearProduct& product, Index first_row, Index rows, Index panel,
                        Index count, const float* sums) noexcept {
   const Index column = panel * kPanelWidth;
   const Index columns = num_columns(product.weights, panel, count);
+  const float* const bias = product.bias.empty() ? nullptr : product.bias.data() + column;
+  const auto bias_at = [bias](Index j) { return bias == nullptr ? nullptr : bias + j; };
   for (Index m = 0; m < rows; ++m, sums += count * kPanelWidth) {
     float* const y =
         const_cast<float*>(product.y.data()) + (first_row + m) * product.y.outerStride() + column;
-    for (Index j = 0; j < columns; ++j) {
-      float value = sums[j];
-      if (!product.bias.empty()) value += product.bias[static_cast<std::size_t>(column + j)];
-      y[j] = product.add_to_output ? y[j] + value : value;
+    Index j = 0;
+    for (; j + kPanelWidth <= columns; j += kPanelWidth) {
+      store_outputs<kPanelWidth>(sums + j, bias_at(j), product.add_to_output, y + j);
     }
+    for (; j < columns; ++j) store_outputs<1>(sums + j, bias_at(j), product.add_to_output, y + j);
   }
 }
 
