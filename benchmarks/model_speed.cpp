@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvick/core/cpu.hpp"
@@ -36,6 +37,7 @@ struct Options {
   int threads = 0;
   int num_rounds = 11;
   bool print_json = false;
+  bool is_plain = false;
 };
 
 /// A model and what it is measured with.
@@ -147,12 +149,26 @@ measure::RoundsResult measure_model(ModelRun& run, const Options& options) {
   return rounds.run({.num_rounds = options.num_rounds});
 }
 
+/// Tokens/s alone, once after a warm-up, for comparisons between processes.
+void print_plain(ModelRun& run, const Options& options) {
+  const measure::Probe prefill{"prefill", [&](kvick::Index) { run.prefill(); }, {}};
+  const measure::Probe decode{"decode", [&](kvick::Index) { run.decode(); }, {}};
+  nlohmann::ordered_json json;
+  for (const auto& [probe, tokens] :
+       {std::pair{&prefill, options.prefill_tokens}, std::pair{&decode, options.decode_tokens}}) {
+    measure::seconds_of(*probe, 1);
+    json[probe->name] = tokens / measure::seconds_of(*probe, 1);
+  }
+  std::printf("%s\n", json.dump().c_str());
+}
+
 void run(const Options& options) {
   const double before = peak_memory();
   ModelRun model(options);
   const double after_load = peak_memory();
   model.prefill();
   const double peak = std::max(peak_memory(), after_load);
+  if (options.is_plain) return print_plain(model, options);
   const measure::RoundsResult result = measure_model(model, options);
   if (options.print_json) {
     const nlohmann::ordered_json json = {{"model", options.model},
@@ -183,6 +199,7 @@ int main(int argc, char** argv) {
   app.add_option("-t,--threads", options.threads, "default: all");
   app.add_option("--rounds", options.num_rounds, "at least 1")->capture_default_str();
   app.add_flag("--json", options.print_json, "print one line of JSON");
+  app.add_flag("--plain", options.is_plain, "print tokens/s of one run only, as JSON");
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);

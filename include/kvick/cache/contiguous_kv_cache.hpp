@@ -75,7 +75,7 @@ class ContiguousKVCache : public KVStorage {
 
   /// Converts and stores the row of one head and token; unchecked.
   void store_row(int layer, int sequence, int kv_head, int position, const float* key,
-                 const float* value) noexcept;
+                 const float* value);
 
   /// The unchecked core of commit().
   void advance(int sequence, int num_tokens) noexcept;
@@ -237,7 +237,7 @@ inline std::size_t ContiguousKVCache::row_offset(int layer, int sequence, int kv
 }
 
 inline void ContiguousKVCache::store_row(int layer, int sequence, int kv_head, int position,
-                                         const float* key, const float* value) noexcept {
+                                         const float* key, const float* value) {
   const std::size_t offset = row_offset(layer, sequence, kv_head, position);
   detail::store_elements(element_type(), key, head_dim(), keys_.data() + offset);
   detail::store_elements(element_type(), value, head_dim(), values_.data() + offset);

@@ -100,8 +100,7 @@ namespace detail {
 
 /// Converts `count` floats to `type`; `to` is aligned for it. Every ISA stores the same bits, so the
 /// fastest one serves.
-inline void store_elements(ElementType type, const float* from, Index count,
-                           std::byte* to) noexcept {
+inline void store_elements(ElementType type, const float* from, Index count, std::byte* to) {
   static const KernelTable& kernels = kernel_table(best_isa());
   kernels.store_elements(type, from, count, to);
 }

@@ -113,7 +113,10 @@ KVICK_AVX2_INLINE void prefetch_row(const ElementRows& rows, int index) noexcept
   const auto size = static_cast<std::uintptr_t>(rows.head_dim) * size_bytes(rows.type);
   const std::uintptr_t num_lines = (row % 64 + size + 63) / 64;
   for (std::uintptr_t i = 0; i < num_lines; ++i) {  // counted: addresses may wrap around
-    _mm_prefetch(reinterpret_cast<const char*>(row + 64 * i), _MM_HINT_T0);
+    // Integers, because a pointer must not leave its array.
+    const auto* const line =
+        reinterpret_cast<const char*>(row + 64 * i);  // NOLINT(performance-no-int-to-ptr)
+    _mm_prefetch(line, _MM_HINT_T0);
   }
 }
 

@@ -219,6 +219,9 @@ KVICK_AVX2 inline void scale_channels(const PackedPanels& weights, const Quantiz
 /// What differs between CPUs with and without the dot-product instruction.
 struct Avx2Tiles {
   static constexpr bool kSplitsSigns = true;
+  static constexpr bool has_zero_point(PackedIntegers kind) noexcept {
+    return kind != PackedIntegers::kBytes;
+  }
   template <PackedFormat format, int kRows>
   static constexpr auto kTile =
       multiply_tile<tile_kind(format), num_steps_in_16_bits(packed_layout(format).integers), kRows>;
@@ -240,9 +243,9 @@ inline void multiply_format(const PackedPanels& weights, const QuantizedRowsView
       unpack<format, Tiles::kSplitsSigns>(panel, first, count, unpacked);
       for (Index m = 0; m < rows;) {
         const Index left = rows - m;
-        const auto tile = left >= 3   ? Tiles::template kTile<format, 4>
-                          : left == 2 ? Tiles::template kTile<format, 2>
-                                      : Tiles::template kTile<format, 1>;
+        auto tile = Tiles::template kTile<format, 1>;
+        if (left == 2) tile = Tiles::template kTile<format, 2>;
+        if (left >= 3) tile = Tiles::template kTile<format, 4>;
         tile(unpacked, count, x.groups + m * x.row_stride + first, x.row_stride, shift,
              out + m * out_stride + p * kPanelWidth, out_stride);
         m += left >= 3 ? 4 : left;
@@ -250,9 +253,7 @@ inline void multiply_format(const PackedPanels& weights, const QuantizedRowsView
     }
   }
   if constexpr (is_per_channel(format)) {
-    constexpr bool kHasZeroPoint =
-        !Tiles::kSplitsSigns || kLayout.integers != PackedIntegers::kBytes;
-    scale_channels<kHasZeroPoint>(weights, x, rows, shift, out);
+    scale_channels<Tiles::has_zero_point(kLayout.integers)>(weights, x, rows, shift, out);
   }
 }
 

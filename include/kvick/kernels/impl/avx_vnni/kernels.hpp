@@ -70,6 +70,7 @@ KVICK_AVX_VNNI inline void multiply_tile(const UnpackedGroup* weights, Index num
 
 struct AvxVnniTiles {
   static constexpr bool kSplitsSigns = false;
+  static constexpr bool has_zero_point(PackedIntegers /*kind*/) noexcept { return true; }
   template <PackedFormat format, int kRows>
   static constexpr auto kTile = multiply_tile<tile_kind(format), kRows>;
 };
