@@ -90,7 +90,8 @@ Matrix multiply_one(const PackedWeights& weights, const Matrix& x, ActivationTyp
   return y;
 }
 
-// Normal values, with a few groups of zeros and of other magnitudes.
+// Normal values; a few groups are zeros, of other magnitudes, or of one value, which makes the
+// largest sums.
 Matrix random_input(Index rows, Index cols, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -100,7 +101,10 @@ Matrix random_input(Index rows, Index cols, unsigned seed) {
     for (Index first = 0; first < cols; first += 32) {
       const int k = kind(random);
       const float size = k == 0 ? 0.0f : k == 1 ? 0x1p-110f : k == 2 ? 0x1p-30f : 1.0f;
-      for (Index i = first; i < std::min(first + 32, cols); ++i) x(m, i) = size * normal(random);
+      const float constant = normal(random);
+      for (Index i = first; i < std::min(first + 32, cols); ++i) {
+        x(m, i) = k == 3 ? constant : size * normal(random);
+      }
     }
   }
   return x;
@@ -193,20 +197,42 @@ TEST_P(PackedLinear, ARowIsTheSameAlone) {
   }
 }
 
-// Sums of per-channel integers at the limit of 32 bits: 131072 * 128 * 127 = 2^31 - 2^24.
+// More inputs than kernels unpack at a time.
+TEST_P(PackedLinear, LongInputsGiveTheContract) {
+  for (const PackedFormat format : kFormats) {
+    const Layer layer = make_layer(format, 21, 2100, 46);
+    const Matrix x = random_input(13, layer.packed.in_features(), 47);
+    Compute compute(GetParam());
+    for (const ActivationType activations : kActivationTypes) {
+      const Matrix want = layer.expected(x, activations);
+      for (const Index rows : {1, 8, 13}) {
+        ASSERT_TRUE(
+            same_bits(multiply_one(layer.packed, x.topRows(rows), activations, compute.context),
+                      want.topRows(rows)))
+            << "format " << static_cast<int>(format) << ", " << rows << " rows";
+      }
+    }
+  }
+}
+
+// Sums of per-channel integers at the limit of 32 bits: 131072 * 128 * 127 = 2^31 - 2^24. Stored
+// unsigned, 127 is 255: the sum before the zero point is taken off exceeds 2^31.
 TEST_P(PackedLinear, TheLargestIntegerSumsAreExact) {
   constexpr Index kIn = 131072;
   Compute compute(GetParam(), 1);
-  const QuantizedMatrix matrix(per_channel({.full_range = true}),
-                               Int8Matrix::Constant(3, kIn, -128), Matrix::Constant(3, 1, 1.0f));
+  Int8Matrix values = Int8Matrix::Constant(2, kIn, -128);
+  values.row(1).setConstant(127);
+  const QuantizedMatrix matrix(per_channel({.full_range = true}), values,
+                               Matrix::Constant(2, 1, 1.0f));
   const PackedWeights weights(matrix, compute.pool);
   Matrix x = Matrix::Constant(9, kIn, 127.0f);
   x.row(4) = -x.row(4);
   for (const Index rows : {1, 5, 9}) {
     const Matrix y = multiply_one(weights, x.topRows(rows), ActivationType::kInt8, compute.context);
     for (Index m = 0; m < rows; ++m) {
-      EXPECT_EQ(y(m, 0), m == 4 ? 2130706432.0f : -2130706432.0f) << "row " << m;
-      EXPECT_EQ(y(m, 2), y(m, 0));
+      const float sign = m == 4 ? -1.0f : 1.0f;
+      EXPECT_EQ(y(m, 0), sign * -2130706432.0f) << "row " << m;
+      EXPECT_EQ(y(m, 1), sign * 2114060288.0f) << "row " << m;  // 131072 * 127 * 127
     }
   }
 }

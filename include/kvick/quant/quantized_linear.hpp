@@ -6,12 +6,14 @@
 // Accuracy  With float activations, exactly dequantize-then-multiply in f32: fma over inputs
 //           ascending. With int8 activations each group of 32 inputs of a row (the whole row where
 //           weights have one scale per output or tensor) is rounded to multiples of max / 127:
-//           |y - exact| <= sum over inputs of |w| * max / 254, plus f32 rounding. Rows, threads and
-//           ISA change no bit.
+//           |y - exact| <= sum over inputs of |w| * max / 254, plus f32 rounding; below a max of
+//           2^-100 activations count as 0. Rows, threads and ISA change no bit, nor does the
+//           caller's floating-point mode. A NaN or an infinity in a row of int8 activations makes
+//           all outputs of that row NaN.
 // Memory    Weights packed once at their size; scratch grows with the largest input so far (at most
 //           512 rows at a time), then forward() allocates nothing.
 // Errors    Error(kShape) if operands do not fit; Error(kArgument) as quantize() for weights that
-//           are not finite.
+//           are not finite; Error(kUnsupported) for an ISA that this CPU lacks.
 // Threads   On the caller's thread, or split over the pool given in the options. One forward() at a
 //           time per object.
 // Layer     quant: may include core, kernels.
