@@ -7,7 +7,8 @@ example_packages=("${build_packages[@]}" libcli11-dev nlohmann-json3-dev)
 # numpy is for comparisons with the float64 oracle only; pkg-config for one way to use the library.
 test_packages=("${example_packages[@]}" libgtest-dev python3-numpy pkg-config)
 ci_packages=("${test_packages[@]}" git libbenchmark-dev clang clang-tidy libclang-rt-dev
-  clang-format shellcheck g++-aarch64-linux-gnu qemu-user)
+  clang-format shellcheck)
+arm64_packages=("${ci_packages[@]}" g++-aarch64-linux-gnu qemu-user)
 
 # CMake reads it when a build folder is new; ninja is much faster than make when little has changed.
 export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja}
