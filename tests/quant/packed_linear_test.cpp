@@ -421,7 +421,9 @@ TEST_P(PackedLinear, GatedProductsAreTheSeparateOnes) {
             kernel_table(Isa::kPortable)
                 .silu_multiply(gates.data(), ups.data(), want.data(), want.size());
             ASSERT_TRUE(same_bits(wide.leftCols(out), want)) << rows << " rows, " << out;
-            EXPECT_TRUE((wide.rightCols(3).array() == 77.0f).all());
+            if (rows > 0) {
+              EXPECT_TRUE((wide.rightCols(3).array() == 77.0f).all());
+            }
           }
         }
       }
