@@ -152,10 +152,15 @@ inline void store_sums(const LinearProduct& product, Index first_row, Index rows
   const Index column = panel * kPanelWidth;
   const Index columns = num_columns(product.weights, panel, count);
   const float* const bias = product.bias.empty() ? nullptr : product.bias.data() + column;
+  constexpr Index kRowsAhead = 16;
   const auto bias_at = [bias](Index j) { return bias == nullptr ? nullptr : bias + j; };
   for (Index m = 0; m < rows; ++m, sums += count * kPanelWidth) {
     float* const y =
         const_cast<float*>(product.y.data()) + (first_row + m) * product.y.outerStride() + column;
+    // The line of a later row, for writing: its old content comes from memory.
+    for (Index j = 0; j < columns; j += kPanelWidth) {
+      __builtin_prefetch(y + kRowsAhead * product.y.outerStride() + j, 1);
+    }
     Index j = 0;
     for (; j + kPanelWidth <= columns; j += kPanelWidth) {
       store_outputs<kPanelWidth>(sums + j, bias_at(j), product.add_to_output, y + j);
