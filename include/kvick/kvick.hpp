@@ -18,6 +18,7 @@
 #include "kvick/core/version.hpp"
 
 #include "kvick/kernels/attention_tile.hpp"
+#include "kvick/kernels/attention_window.hpp"
 #include "kvick/kernels/compute_context.hpp"
 #include "kvick/kernels/contract.hpp"
 #include "kvick/kernels/kernel_table.hpp"
@@ -47,6 +48,9 @@
 #include "kvick/quant/tensor_type.hpp"
 #include "kvick/quant/weight_view.hpp"
 
+#include "kvick/cache/block_manager.hpp"
+#include "kvick/cache/block_pool.hpp"
+#include "kvick/cache/block_types.hpp"
 #include "kvick/cache/contiguous_kv_cache.hpp"
 #include "kvick/cache/kv_cache.hpp"
 #include "kvick/cache/kv_storage.hpp"
