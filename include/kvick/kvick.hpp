@@ -55,6 +55,8 @@
 #include "kvick/cache/kv_cache.hpp"
 #include "kvick/cache/kv_storage.hpp"
 #include "kvick/cache/kv_view.hpp"
+#include "kvick/cache/paged_kv_cache.hpp"
+#include "kvick/cache/row_store.hpp"
 
 #include "kvick/nn/attention.hpp"
 #include "kvick/nn/attention_plan.hpp"

@@ -18,50 +18,19 @@
 #include <vector>
 
 #include "cache/expect_error.hpp"
-#include "kvick/core/half.hpp"
+#include "cache/stored_rows.hpp"
 #include "support/allocation_counter.hpp"
+#include "support/fp_mode.hpp"
+#include "support/resident_memory.hpp"
 
 namespace kvick {
 namespace {
 
+using support::decode;
 using support::expect_error;
-
-// One row [head_dim] at the front of `bytes`, as floats.
-std::vector<float> decode(ElementType type, const std::byte* bytes, int head_dim) {
-  std::vector<float> row(static_cast<std::size_t>(head_dim));
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    std::uint16_t half = 0;
-    switch (type) {
-      case ElementType::kF32: std::memcpy(&row[i], bytes + 4 * i, 4); break;
-      case ElementType::kF16:
-        std::memcpy(&half, bytes + 2 * i, 2);
-        row[i] = static_cast<float>(f16::from_bits(half));
-        break;
-      case ElementType::kBF16:
-        std::memcpy(&half, bytes + 2 * i, 2);
-        row[i] = static_cast<float>(bf16::from_bits(half));
-        break;
-    }
-  }
-  return row;
-}
-
-float rounded(ElementType type, float x) {
-  if (type == ElementType::kF16) return static_cast<float>(f16(x));
-  if (type == ElementType::kBF16) return static_cast<float>(bf16(x));
-  return x;
-}
-
-std::vector<float> key_at(const KVStorage& cache, int layer, int sequence, int head, int position) {
-  return decode(cache.element_type(), cache.run(layer, sequence, head, position).keys,
-                cache.head_dim());
-}
-
-std::vector<float> value_at(const KVStorage& cache, int layer, int sequence, int head,
-                            int position) {
-  return decode(cache.element_type(), cache.run(layer, sequence, head, position).values,
-                cache.head_dim());
-}
+using support::key_at;
+using support::Row;
+using support::value_at;
 
 std::vector<TokenId> tokens(int count) {
   return std::vector<TokenId>(static_cast<std::size_t>(count));
@@ -69,8 +38,6 @@ std::vector<TokenId> tokens(int count) {
 
 constexpr KVCacheOptions kSmall{
     .num_layers = 2, .batch_size = 3, .num_kv_heads = 2, .max_seq_len = 4, .head_dim = 2};
-
-using Row = std::vector<float>;
 
 TEST(ContiguousKVCache, StoresEachHeadOfEachToken) {
   ContiguousKVCache cache(ElementType::kF32, kSmall);
@@ -159,6 +126,86 @@ TEST(ContiguousKVCache, MemoryBytesAreExact) {
   EXPECT_EQ(ContiguousKVCache(ElementType::kF32, options).memory_bytes(), 2u * 15015 * 4);
   EXPECT_EQ(ContiguousKVCache(ElementType::kF16, options).memory_bytes(), 2u * 15015 * 2);
   EXPECT_EQ(ContiguousKVCache(ElementType::kBF16, options).memory_bytes(), 2u * 15015 * 2);
+  // Rows of integers are padded to groups of four and have a scale.
+  EXPECT_EQ(ContiguousKVCache(ElementType::kInt8, options).memory_bytes(), 2u * 1155 * (16 + 4));
+}
+
+// int8 takes a quarter of f32, and a scale for each key and value.
+TEST(ContiguousKVCache, BytesPerTokenAreExact) {
+  const KVCacheOptions options{
+      .num_layers = 22, .num_kv_heads = 4, .max_seq_len = 100, .head_dim = 64};
+  const auto bytes = [&](ElementType type) {
+    const ContiguousKVCache cache(type, options);
+    EXPECT_EQ(cache.memory_bytes(), 100 * cache.bytes_per_token());
+    return cache.bytes_per_token();
+  };
+  EXPECT_EQ(bytes(ElementType::kF32), 2u * 22 * 4 * 64 * 4);
+  EXPECT_EQ(bytes(ElementType::kF16), 2u * 22 * 4 * 64 * 2);
+  EXPECT_EQ(bytes(ElementType::kBF16), 2u * 22 * 4 * 64 * 2);
+  EXPECT_EQ(bytes(ElementType::kInt8), 2u * 22 * 4 * (64 + 4));
+}
+
+// The largest magnitude becomes 127 times the scale, halves go to even.
+TEST(ContiguousKVCache, QuantizesEachRowOfAHeadByItsOwnScale) {
+  ContiguousKVCache cache(ElementType::kInt8,
+                          {.num_layers = 1, .num_kv_heads = 2, .max_seq_len = 4, .head_dim = 5});
+  Matrix keys(2, 10), values = Matrix::Zero(2, 10);
+  keys << 127, -63.5f, 1.5f, 0.5f, 0.49f, 0, 0, 0, 0, 0,  //
+      -2, 1, 0.25f, 0, 2, 1e-35f, 0, 0, 0, 0;
+  values(0, 7) = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(cache.reserve(0, 2));
+  cache.write(0, 0, 0, keys, values);
+  EXPECT_EQ(key_at(cache, 0, 0, 0, 0), (Row{127, -64, 2, 0, 0}));
+  EXPECT_EQ(cache.run(0, 0, 0, 0).key_scales[0], 1.0f);
+  EXPECT_EQ(key_at(cache, 0, 0, 1, 0), (Row{0, 0, 0, 0, 0}));
+  const float scale = 2.0f / 127.0f;
+  EXPECT_EQ(key_at(cache, 0, 0, 0, 1), (Row{-127 * scale, 64 * scale, 16 * scale, 0, 127 * scale}));
+  EXPECT_EQ(key_at(cache, 0, 0, 1, 1), (Row{0, 0, 0, 0, 0})) << "below 2^-100";
+  EXPECT_TRUE(std::isnan(cache.run(0, 0, 1, 0).value_scales[0])) << "not finite";
+  EXPECT_EQ(cache.run(0, 0, 0, 1).stride_bytes, 8) << "whole groups of four";
+}
+
+TEST(ContiguousKVCache, QuantizesAlikeInEveryFloatingPointMode) {
+  const KVCacheOptions options{
+      .num_layers = 1, .num_kv_heads = 2, .max_seq_len = 64, .head_dim = 40};
+  const Matrix rows = Matrix::Random(64, 80);
+  ContiguousKVCache want(ElementType::kInt8, options);
+  ASSERT_TRUE(want.reserve(0, 64));
+  want.write(0, 0, 0, rows, rows);
+  for (const support::FpMode mode : support::foreign_fp_modes()) {
+    ContiguousKVCache cache(ElementType::kInt8, options);
+    ASSERT_TRUE(cache.reserve(0, 64));
+    {
+      const support::ScopedFpMode scope(mode);
+      cache.write(0, 0, 0, rows, rows);
+    }
+    for (int position = 0; position < 64; ++position) {
+      EXPECT_EQ(key_at(cache, 0, 0, 1, position), key_at(want, 0, 0, 1, position)) << mode;
+    }
+  }
+}
+
+TEST(ContiguousKVCache, RefusesInt8HeadsThatAreTooLong) {
+  expect_error(ErrorCode::kUnsupported, "head_dim of an int8 cache must be at most 1024, got 1025",
+               [] {
+                 ContiguousKVCache cache(
+                     ElementType::kInt8,
+                     {.num_layers = 1, .num_kv_heads = 1, .max_seq_len = 1, .head_dim = 1025});
+               });
+}
+
+TEST(ContiguousKVCache, TouchesItsMemoryIfAsked) {
+  for (const bool touches : {false, true}) {
+    const std::size_t before = support::resident_bytes();
+    const ContiguousKVCache cache(ElementType::kF16, {.num_layers = 4,
+                                                      .num_kv_heads = 4,
+                                                      .max_seq_len = 33000,
+                                                      .head_dim = 128,
+                                                      .touches_memory = touches});
+    const auto grown = static_cast<double>(support::resident_bytes() - before);
+    const auto size = static_cast<double>(cache.memory_bytes());  // 258 MiB
+    EXPECT_NEAR(grown / size, touches ? 1.0 : 0.0, 0.01);
+  }
 }
 
 TEST(ContiguousKVCache, RefusesOptionsThatMakeNoSense) {
@@ -250,7 +297,8 @@ TEST(ContiguousKVCache, TakesRowsWithAStrideAndColumnMajorOnes) {
 }
 
 TEST(ContiguousKVCache, DoesNotAllocateAfterConstruction) {
-  for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kBF16}) {
+  for (const ElementType type :
+       {ElementType::kF32, ElementType::kF16, ElementType::kBF16, ElementType::kInt8}) {
     ContiguousKVCache cache(type, kSmall);
     const Matrix rows = Matrix::Random(2, 4);
     const auto ids = tokens(2);
@@ -294,163 +342,6 @@ TEST(ContiguousKVCache, ThreadsWriteDifferentRowsAtOnce) {
     }
   }
 }
-
-// ---- Random calls against a model that keeps every row as a vector of its own ----
-
-class NaiveCache {
- public:
-  struct Token {
-    Row keys, values;  // [kv_heads * head_dim], rounded
-  };
-  struct Sequence {
-    int length = 0;
-    int reserved = 0;
-    std::vector<std::vector<std::optional<Token>>> layers;  // [layers][reserved]
-
-    void resize(int size) {
-      reserved = size;
-      for (auto& rows : layers) rows.resize(static_cast<std::size_t>(size));
-    }
-  };
-
-  explicit NaiveCache(const KVCacheOptions& options)
-      : sequences(static_cast<std::size_t>(options.batch_size)) {
-    for (auto& sequence : sequences) {
-      sequence.layers.resize(static_cast<std::size_t>(options.num_layers));
-    }
-  }
-
-  std::vector<Sequence> sequences;
-};
-
-class ContiguousKVCacheOfType : public ::testing::TestWithParam<ElementType> {
- protected:
-  static constexpr KVCacheOptions kOptions{
-      .num_layers = 3, .batch_size = 4, .num_kv_heads = 2, .max_seq_len = 9, .head_dim = 3};
-
-  int up_to(int limit) { return std::uniform_int_distribution<int>(0, limit)(random_); }
-
-  Matrix random_rows(int num_rows) {
-    std::uniform_real_distribution<float> values(-4, 4);
-    return Matrix::NullaryExpr(num_rows, 6, [&] { return values(random_); });
-  }
-
-  Row rounded_row(const Matrix& rows, int row) {
-    Row out;
-    for (int i = 0; i < 6; ++i) out.push_back(rounded(GetParam(), rows(row, i)));
-    return out;
-  }
-
-  void reserve(int s) {
-    auto& model = model_.sequences[static_cast<std::size_t>(s)];
-    const int num_tokens = up_to(6);
-    const bool fits = model.length + num_tokens <= kOptions.max_seq_len;
-    ASSERT_EQ(cache_.reserve(s, num_tokens), fits);
-    if (fits) model.resize(std::max(model.reserved, model.length + num_tokens));
-  }
-
-  void write(int s) {
-    auto& model = model_.sequences[static_cast<std::size_t>(s)];
-    const int position = model.length + up_to(model.reserved - model.length);
-    const int count = up_to(model.reserved - position);
-    const int layer = up_to(kOptions.num_layers - 1);
-    const Matrix keys = random_rows(count), values = random_rows(count);
-    cache_.write(layer, s, position, keys, values);
-    for (int i = 0; i < count; ++i) {
-      model.layers[static_cast<std::size_t>(layer)][static_cast<std::size_t>(position + i)] = {
-          rounded_row(keys, i), rounded_row(values, i)};
-    }
-  }
-
-  void commit(int s) {
-    auto& model = model_.sequences[static_cast<std::size_t>(s)];
-    const int count = up_to(model.reserved - model.length);
-    cache_.commit(s, tokens(count));
-    model.length += count;
-  }
-
-  void truncate(int s) {
-    auto& model = model_.sequences[static_cast<std::size_t>(s)];
-    const int length = up_to(model.length);
-    cache_.truncate(s, length);
-    model.length = length;
-    model.resize(length);
-  }
-
-  void release(int s) {
-    auto& model = model_.sequences[static_cast<std::size_t>(s)];
-    cache_.release(s);
-    model.length = 0;
-    model.resize(0);
-  }
-
-  void fork(int from, int to) {
-    if (from == to) return;
-    release(to);
-    cache_.fork(from, to);
-    auto& model = model_.sequences[static_cast<std::size_t>(to)];
-    model = model_.sequences[static_cast<std::size_t>(from)];
-    model.resize(model.length);
-  }
-
-  void compare() const {
-    for (int s = 0; s < kOptions.batch_size; ++s) {
-      const auto& model = model_.sequences[static_cast<std::size_t>(s)];
-      ASSERT_EQ(cache_.length(s), model.length);
-      ASSERT_EQ(cache_.reserved(s), model.reserved);
-      for (int layer = 0; layer < kOptions.num_layers; ++layer) {
-        for (int position = 0; position < model.reserved; ++position) {
-          const auto& token =
-              model.layers[static_cast<std::size_t>(layer)][static_cast<std::size_t>(position)];
-          if (token) compare_token(*token, layer, s, position);
-        }
-      }
-    }
-  }
-
-  void compare_token(const NaiveCache::Token& token, int layer, int s, int position) const {
-    Row keys, values;
-    for (int head = 0; head < kOptions.num_kv_heads; ++head) {
-      // Through the run that starts at 0, as readers do it.
-      const KVRun run = cache_.run(layer, s, head, 0);
-      ASSERT_GT(run.num_tokens, position);
-      const auto offset = position * run.stride_bytes;
-      for (const float x : decode(GetParam(), run.keys + offset, 3)) keys.push_back(x);
-      for (const float x : decode(GetParam(), run.values + offset, 3)) values.push_back(x);
-    }
-    ASSERT_EQ(keys, token.keys) << "layer " << layer << " sequence " << s << " at " << position;
-    ASSERT_EQ(values, token.values) << "layer " << layer << " sequence " << s << " at " << position;
-  }
-
-  static constexpr unsigned kSeed = 20240817;
-  std::mt19937 random_{kSeed};
-  ContiguousKVCache cache_{GetParam(), kOptions};
-  NaiveCache model_{kOptions};
-};
-
-TEST_P(ContiguousKVCacheOfType, EqualsANaiveModelUnderRandomCalls) {
-  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  for (int step = 0; step < 3000; ++step) {
-    SCOPED_TRACE(::testing::Message() << "step " << step);
-    const int s = up_to(kOptions.batch_size - 1);
-    switch (up_to(11)) {
-      case 0: truncate(s); break;
-      case 1: release(s); break;
-      case 2: fork(s, up_to(kOptions.batch_size - 1)); break;
-      case 3:
-      case 4: reserve(s); break;
-      case 5:
-      case 6: commit(s); break;
-      default: write(s);
-    }
-    ASSERT_NO_FATAL_FAILURE(compare());
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Cache, ContiguousKVCacheOfType,
-                         ::testing::Values(ElementType::kF32, ElementType::kF16,
-                                           ElementType::kBF16),
-                         [](const auto& test) { return std::string(name(test.param)); });
 
 }  // namespace
 }  // namespace kvick

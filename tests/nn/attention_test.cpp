@@ -66,9 +66,9 @@ class PagedFake : public KVStorage {
       for (int head = 0; head < num_kv_heads(); ++head) {
         const std::size_t at = offset(layer, sequence, head, position + token);
         const Index column = Index{head} * head_dim();
-        detail::store_elements(element_type(), keys.row(token).data() + column, head_dim(),
+        kernel_table(best_isa()).store_elements(element_type(), keys.row(token).data() + column, head_dim(),
                                keys_.data() + at);
-        detail::store_elements(element_type(), values.row(token).data() + column, head_dim(),
+        kernel_table(best_isa()).store_elements(element_type(), values.row(token).data() + column, head_dim(),
                                values_.data() + at);
       }
     }

@@ -5,30 +5,29 @@
 // for each sequence. Room for speculated tokens is reserved alike; only the accepted ones are
 // committed, and truncate() takes back what was committed too early.
 //
-// Memory    Keys and values, each [layers][sequences][kv_heads][max_seq_len][head_dim] in one
-//           buffer. A head's rows are adjacent, so one run covers a whole sequence.
+// Memory    Rows [layers][sequences][kv_heads][max_seq_len]. A head's rows are adjacent, so one run
+//           covers a whole sequence.
 // Errors    Error(kArgument) for indices and lengths out of range, Error(kCapacity) for a cache
 //           that does not fit in memory or a commit beyond what is reserved; the state is then
 //           unchanged. Too little room for a reservation is not an error: reserve() returns false.
 // Threads   write() and run() as KVStorage says; everything else alone. No call allocates after
 //           construction.
-// Layer     cache: may include core.
+// Layer     cache: may include core, kernels.
 #pragma once
 
 #include <algorithm>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "kvick/cache/kv_storage.hpp"
-#include "kvick/core/aligned_buffer.hpp"
 #include "kvick/core/checked.hpp"
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/fp_environment.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
 
@@ -64,18 +63,13 @@ class ContiguousKVCache : public KVStorage {
   KVRun run(int layer, int sequence, int kv_head, int position) const noexcept override;
 
   /// Bytes of keys and values together.
-  std::size_t memory_bytes() const noexcept { return keys_.size() + values_.size(); }
+  std::size_t memory_bytes() const noexcept { return rows_.memory_bytes(); }
 
  protected:
-  /// Byte offset of a row in the keys and in the values.
-  std::size_t row_offset(int layer, int sequence, int kv_head, int position) const noexcept;
-  std::size_t row_bytes() const noexcept;
-  const std::byte* keys() const noexcept { return keys_.data(); }
-  const std::byte* values() const noexcept { return values_.data(); }
-
-  /// Converts and stores the row of one head and token; unchecked.
-  void store_row(int layer, int sequence, int kv_head, int position, const float* key,
-                 const float* value);
+  /// Number of a row among all.
+  std::size_t row(int layer, int sequence, int kv_head, int position) const noexcept;
+  const RowStore& rows() const noexcept { return rows_; }
+  RowStore& rows() noexcept { return rows_; }
 
   /// The unchecked core of commit().
   void advance(int sequence, int num_tokens) noexcept;
@@ -89,8 +83,7 @@ class ContiguousKVCache : public KVStorage {
   const Extent& extent(int sequence, std::string_view operation) const;
   Extent& extent(int sequence, std::string_view operation);
 
-  AlignedBuffer<std::byte> keys_;
-  AlignedBuffer<std::byte> values_;
+  RowStore rows_;
   std::vector<Extent> extents_;  // [sequences]
 };
 
@@ -107,14 +100,16 @@ inline Error cache_too_large(ElementType type, const KVCacheOptions& sizes) {
                       " elements * ", size_bytes(type), " bytes"));
 }
 
-inline AlignedBuffer<std::byte> allocate_rows(ElementType type, const KVCacheOptions& sizes) {
+inline RowStore allocate_rows(ElementType type, const KVCacheOptions& sizes) {
   try {
     const auto factor = [](int size) { return static_cast<std::uint64_t>(size); };
-    return AlignedBuffer<std::byte>(checked_product(
-        {factor(sizes.num_layers), factor(sizes.batch_size), factor(sizes.num_kv_heads),
-         factor(sizes.max_seq_len), factor(sizes.head_dim), size_bytes(type)},
-        "KVCache"));
-  } catch (const Error&) {  // overflow or refusal: both name less than the user needs
+    const std::size_t num_rows =
+        checked_product({factor(sizes.num_layers), factor(sizes.batch_size),
+                         factor(sizes.num_kv_heads), factor(sizes.max_seq_len)},
+                        "KVCache");
+    return RowStore(type, num_rows, sizes.head_dim, sizes.touches_memory);
+  } catch (const Error& error) {  // overflow or refusal: both name less than the user needs
+    if (error.code() != ErrorCode::kCapacity) throw;
     throw cache_too_large(type, sizes);
   }
 }
@@ -123,8 +118,7 @@ inline AlignedBuffer<std::byte> allocate_rows(ElementType type, const KVCacheOpt
 
 inline ContiguousKVCache::ContiguousKVCache(ElementType element_type, const KVCacheOptions& options)
     : KVStorage(element_type, options, "KVCache"),
-      keys_(detail::allocate_rows(element_type, options)),
-      values_(detail::allocate_rows(element_type, options)),
+      rows_(detail::allocate_rows(element_type, options)),
       extents_(static_cast<std::size_t>(options.batch_size)) {}
 
 inline const ContiguousKVCache::Extent& ContiguousKVCache::extent(
@@ -160,12 +154,13 @@ inline bool ContiguousKVCache::reserve(int sequence, int num_tokens) {
 inline void ContiguousKVCache::write(int layer, int sequence, int position, ConstMatrixRef keys,
                                      ConstMatrixRef values) {
   check_write(layer, sequence, position, keys, values, "ContiguousKVCache::write");
+  const ScopedFpEnvironment fp_environment;  // quantizing rounds
   for (int token = 0; token < static_cast<int>(keys.rows()); ++token) {
     const float* const key = keys.row(token).data();
     const float* const value = values.row(token).data();
     for (int head = 0; head < num_kv_heads(); ++head) {
       const Index column = Index{head} * head_dim();
-      store_row(layer, sequence, head, position + token, key + column, value + column);
+      rows_.store(row(layer, sequence, head, position + token), key + column, value + column);
     }
   }
 }
@@ -200,13 +195,10 @@ inline void ContiguousKVCache::fork(int from, int to) {
   detail::require(target.reserved == 0, ErrorCode::kArgument, kOperation, "sequence ", to,
                   " must be empty, got ", target.length, " tokens and ",
                   target.reserved - target.length, " reserved");
-  const std::size_t num_bytes = static_cast<std::size_t>(source.length) * row_bytes();
   for (int layer = 0; layer < num_layers(); ++layer) {
     for (int head = 0; head < num_kv_heads(); ++head) {
-      const std::size_t source_offset = row_offset(layer, from, head, 0);
-      const std::size_t target_offset = row_offset(layer, to, head, 0);
-      std::memcpy(keys_.data() + target_offset, keys_.data() + source_offset, num_bytes);
-      std::memcpy(values_.data() + target_offset, values_.data() + source_offset, num_bytes);
+      rows_.copy(row(layer, from, head, 0), row(layer, to, head, 0),
+                 static_cast<std::size_t>(source.length));
     }
   }
   target = {.length = source.length, .reserved = source.length};
@@ -216,31 +208,16 @@ inline KVRun ContiguousKVCache::run(int layer, int sequence, int kv_head,
                                     int position) const noexcept {
   assert(layer >= 0 && layer < num_layers() && kv_head >= 0 && kv_head < num_kv_heads());
   assert(sequence >= 0 && sequence < num_sequences());
-  const Extent& rows = extents_[static_cast<std::size_t>(sequence)];
-  assert(position >= 0 && position < rows.reserved);
-  const std::size_t offset = row_offset(layer, sequence, kv_head, position);
-  return {.keys = keys_.data() + offset,
-          .values = values_.data() + offset,
-          .stride_bytes = static_cast<std::ptrdiff_t>(row_bytes()),
-          .num_tokens = rows.reserved - position};
+  const Extent& extent = extents_[static_cast<std::size_t>(sequence)];
+  assert(position >= 0 && position < extent.reserved);
+  return rows_.run(row(layer, sequence, kv_head, position), extent.reserved - position);
 }
 
-inline std::size_t ContiguousKVCache::row_bytes() const noexcept {
-  return static_cast<std::size_t>(head_dim()) * size_bytes(element_type());
-}
-
-inline std::size_t ContiguousKVCache::row_offset(int layer, int sequence, int kv_head,
-                                                 int position) const noexcept {
+inline std::size_t ContiguousKVCache::row(int layer, int sequence, int kv_head,
+                                          int position) const noexcept {
   // The whole product was checked when the memory was allocated.
   const auto head = (Index{layer} * num_sequences() + sequence) * num_kv_heads() + kv_head;
-  return static_cast<std::size_t>(head * max_seq_len() + position) * row_bytes();
-}
-
-inline void ContiguousKVCache::store_row(int layer, int sequence, int kv_head, int position,
-                                         const float* key, const float* value) {
-  const std::size_t offset = row_offset(layer, sequence, kv_head, position);
-  detail::store_elements(element_type(), key, head_dim(), keys_.data() + offset);
-  detail::store_elements(element_type(), value, head_dim(), values_.data() + offset);
+  return static_cast<std::size_t>(head * max_seq_len() + position);
 }
 
 inline void ContiguousKVCache::advance(int sequence, int num_tokens) noexcept {

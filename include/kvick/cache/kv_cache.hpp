@@ -13,11 +13,12 @@
 // functions of this class need all sequences at one length; they say so when that is not given.
 //
 // Shapes    k and v: [batch][kv_heads][new_tokens][head_dim] floats.
-// Accuracy  Rows are stored as T, rounded to nearest, ties to even.
+// Accuracy  Rows are stored as T, rounded to nearest, ties to even; std::int8_t with a scale per token
+//           and KV head, see RowStore.
 // Errors    Error(kShape) for operands that do not fit, Error(kCapacity) when max_seq_len would be
 //           passed, Error(kArgument) for the rest. A refused call changes nothing.
 // Threads   One at a time. No call allocates after construction.
-// Layer     cache: may include core.
+// Layer     cache: may include core, kernels.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +34,13 @@
 #include "kvick/cache/kv_view.hpp"
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/fp_environment.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
 
 namespace kvick::inline v0_1 {
 
-/// T is float, f16 or bf16.
+/// T is float, f16, bf16 or std::int8_t.
 template <Element T>
 class KVCache : public ContiguousKVCache {
  public:
@@ -179,13 +181,14 @@ void KVCache<T>::update_rows(int layer, const Rows& k, const Rows& v) {
     // Cannot fail: check_update() has seen that there is room.
     for (int s = 0; s < num_sequences(); ++s) std::ignore = reserve(s, step_tokens_);
   }
+  const ScopedFpEnvironment fp_environment;  // quantizing rounds
   for (int s = 0; s < num_sequences(); ++s) {
     for (int h = 0; h < num_kv_heads(); ++h) {
       const float* const key = k.data + s * k.sequence_stride + h * k.head_stride;
       const float* const value = v.data + s * v.sequence_stride + h * v.head_stride;
       for (int t = 0; t < step_tokens_; ++t) {
-        store_row(layer, s, h, step_start_ + t, key + t * k.token_stride,
-                  value + t * v.token_stride);
+        rows().store(row(layer, s, h, step_start_ + t), key + t * k.token_stride,
+                     value + t * v.token_stride);
       }
     }
   }
@@ -221,10 +224,12 @@ KVPair<T> KVCache<T>::get(int layer) const {
   common_length(kOperation);
   const std::array<Index, 4> shape{num_sequences(), num_kv_heads(), layer_length(layer),
                                    head_dim()};
-  const Index head_stride = Index{max_seq_len()} * head_dim();
-  const std::size_t offset = row_offset(layer, 0, 0, 0);
-  return {.keys = {reinterpret_cast<const T*>(keys() + offset), shape, head_stride},
-          .values = {reinterpret_cast<const T*>(values() + offset), shape, head_stride}};
+  const KVRun all = rows().run(row(layer, 0, 0, 0), max_seq_len());
+  const auto row_stride = all.stride_bytes / static_cast<std::ptrdiff_t>(sizeof(T));
+  const auto view = [&](const std::byte* data, const float* scales) {
+    return KVView<T>(reinterpret_cast<const T*>(data), shape, row_stride, max_seq_len(), scales);
+  };
+  return {.keys = view(all.keys, all.key_scales), .values = view(all.values, all.value_scales)};
 }
 
 template <Element T>

@@ -11,7 +11,8 @@
 // forward pass itself only writes rows, layer by layer, and reads runs of them.
 //
 // Shapes    Rows given to write() are [tokens][num_kv_heads * head_dim] floats.
-// Accuracy  Rows are stored in element_type(), rounded to nearest, ties to even.
+// Accuracy  Rows are stored in element_type(), rounded to nearest, ties to even; integers with a scale
+//           per row, see RowStore.
 // Errors    write() throws Error(kArgument) or Error(kShape) before it stores anything; run() does
 //           not check.
 // Threads   write() may run at once for different (layer, sequence, position) rows, run() at any
@@ -24,11 +25,12 @@
 #include <string_view>
 #include <utility>
 
+#include "kvick/cache/row_store.hpp"  // IWYU pragma: export
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
-#include "kvick/kernels/kernel_table.hpp"
+#include "kvick/kernels/attention_window.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -39,14 +41,7 @@ struct KVCacheOptions {
   int num_kv_heads = 0;
   int max_seq_len = 0;  ///< positions per sequence
   int head_dim = 0;
-};
-
-/// Consecutive positions of one head, `stride_bytes` apart; elements of a row are adjacent.
-struct KVRun {
-  const std::byte* keys = nullptr;
-  const std::byte* values = nullptr;
-  std::ptrdiff_t stride_bytes = 0;
-  int num_tokens = 0;
+  bool touches_memory = false;  ///< all pages at construction, not when first written
 };
 
 class KVStorage {
@@ -59,6 +54,15 @@ class KVStorage {
   int num_kv_heads() const noexcept { return sizes_.num_kv_heads; }
   int max_seq_len() const noexcept { return sizes_.max_seq_len; }
   int head_dim() const noexcept { return sizes_.head_dim; }
+
+  /// The positions that this cache keeps for queries; attention must see no others.
+  const AttentionWindow& window() const noexcept { return window_; }
+
+  /// Bytes that a token takes in all layers: keys, values and their scales.
+  std::size_t bytes_per_token() const noexcept {
+    return static_cast<std::size_t>(num_layers()) * static_cast<std::size_t>(num_kv_heads()) *
+           RowStore::bytes_per_row(element_type_, head_dim());
+  }
 
   /// Committed tokens of a sequence.
   virtual int length(int sequence) const = 0;
@@ -78,7 +82,8 @@ class KVStorage {
 
  protected:
   /// Throws Error(kArgument) in the name of `operation` unless all sizes are at least 1.
-  KVStorage(ElementType element_type, const KVCacheOptions& sizes, std::string_view operation);
+  KVStorage(ElementType element_type, const KVCacheOptions& sizes, std::string_view operation,
+            const AttentionWindow& window = {});
   KVStorage(KVStorage&&) = default;  // moved by the classes that own memory, never sliced
   KVStorage& operator=(KVStorage&&) = default;
 
@@ -92,24 +97,14 @@ class KVStorage {
  private:
   ElementType element_type_;
   KVCacheOptions sizes_;
+  AttentionWindow window_;
 };
 
 // ---- Implementation: nothing below is API ----
 
-namespace detail {
-
-/// Converts `count` floats to `type`; `to` is aligned for it. Every ISA stores the same bits, so the
-/// fastest one serves.
-inline void store_elements(ElementType type, const float* from, Index count, std::byte* to) {
-  static const KernelTable& kernels = kernel_table(best_isa());
-  kernels.store_elements(type, from, count, to);
-}
-
-}  // namespace detail
-
 inline KVStorage::KVStorage(ElementType element_type, const KVCacheOptions& sizes,
-                            std::string_view operation)
-    : element_type_(element_type), sizes_(sizes) {
+                            std::string_view operation, const AttentionWindow& window)
+    : element_type_(element_type), sizes_(sizes), window_(window) {
   using Size = std::pair<std::string_view, int>;
   for (const auto& [size_name, value] :
        {Size{"num_layers", sizes.num_layers}, Size{"batch_size", sizes.batch_size},

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/version.hpp"
@@ -34,14 +35,31 @@ struct ElementRows {
   /// As many rows that will be loaded soon, for which memory is asked meanwhile; or null. Loading
   /// never reads them, so they need not be valid.
   const std::byte* upcoming = nullptr;
+  const float* scales = nullptr;  ///< [num_rows], of kInt8 only
 };
 
-/// One tile of keys and values in f32. Keys and values that no row sees may hold anything; the
-/// padding of a visible value must be finite.
+/// Elements of int8 keys and queries are multiplied four at a time; a last group is filled with zeros.
+inline constexpr int kInt8Group = 4;
+
+constexpr int num_int8_groups(int head_dim) noexcept {
+  return (head_dim + kInt8Group - 1) / kInt8Group;
+}
+
+/// One tile of keys and values in f32, or of int8 keys and f32 values. Keys and values that no row
+/// sees may hold anything; the padding of a visible value must be finite.
 struct AttentionTile {
-  const float* keys;    ///< [head_dim][kAttentionTile], lane = key
+  const float* keys;    ///< [head_dim][kAttentionTile], lane = key; null for int8
   const float* values;  ///< [kAttentionTile][padded_head_dim]
   int head_dim;
+  const std::int8_t* int8_keys = nullptr;  ///< [num_int8_groups][kAttentionTile][kInt8Group]
+  const float* key_scales = nullptr;       ///< [kAttentionTile], of int8 keys
+};
+
+/// A query for int8 keys: about scale * values, softmax scale applied.
+struct Int8Query {
+  const std::int8_t* values;  ///< [num_int8_groups * kInt8Group], in [-127, 127]
+  float scale;
+  std::int32_t minus_sum;  ///< -(sum of values)
 };
 
 /// One query row against a tile.
@@ -50,6 +68,7 @@ struct AttentionRow {
   float* state;        ///< running softmax of this row and split, see AttentionState
   int first_key;       ///< keys [first_key, end_key) of the tile are visible; at least one
   int end_key;
+  Int8Query int8_query = {};  ///< in place of `query` where keys are int8
 };
 
 /// Layout of AttentionRow::state: 16 partial sums of exp(score - max), the unnormalized output, and

@@ -72,6 +72,7 @@ struct KernelTable {
   /// One step of online softmax attention for every row (Milakov & Gimelshein 2018, and Dao et al.
   /// 2022), in this order:
   ///   s[j] = sum over d of fma(query[d], keys[d][j], .), invisible keys -inf;
+  ///          with int8 keys fma(float(exact dot), query scale * key scale, +0);
   ///   m' = max(m, max s) + 0, so that a zero is +0 whichever was met first, NaN scores ignored;
   ///   a = exp(m - r), p[j] = exp(s[j] - r) with r = m', or 0 if m' is -inf (exp(-inf) is 0);
   ///   sums[i] = fma(sums[i], a, (p[i] + p[i+16]) + (p[i+32] + p[i+48]));
@@ -84,13 +85,16 @@ struct KernelTable {
   void (*merge_states)(float* state, const float* later, int head_dim) noexcept;
 
   /// Keys of a tile, converted exactly: lanes[d * kAttentionTile + j] = element d of row j. Writes
-  /// nothing else, so that a tile may be loaded in parts. `lanes` needs no alignment.
+  /// nothing else, so that a tile may be loaded in parts. `lanes` needs no alignment. Of kInt8, whose
+  /// rows are padded to whole groups and aligned to them, groups of four bytes are moved as if each
+  /// were a float: the layout of AttentionTile::int8_keys.
   void (*load_keys)(const ElementRows& keys, float* lanes) noexcept;
 
-  /// Values of a tile, converted exactly: [num_rows][padded_head_dim], the padding zeros.
+  /// Values of a tile, converted exactly: [num_rows][padded_head_dim], the padding zeros. Of kInt8,
+  /// float(element) * scale of its row, one rounding.
   void (*load_values)(const ElementRows& rows, float* values) noexcept;
 
-  /// Converts floats to `type`: rounded to nearest even, with the bits of f16(x) and bf16(x). `to` is
+  /// Converts floats to `type`, which is not kInt8: rounded to nearest even, with the bits of f16(x) and bf16(x). `to` is
   /// aligned for the type.
   void (*store_elements)(ElementType type, const float* from, Index count, std::byte* to) noexcept;
 };

@@ -23,6 +23,11 @@ struct CacheOptions {
   /// but models rarely make sense beyond the length they were trained for.
   int max_seq_len = 0;
   ElementType element_type = ElementType::kF16;
+
+  // Of paged caches only, see PagedKVCacheOptions.
+  int num_blocks = 0;  ///< 0: as many as all sequences at full length take
+  int block_tokens = 64;
+  bool reuses_prefixes = true;
 };
 
 /// The part of a cache that the driver of a model uses; see contiguous_kv_cache.hpp for the rules.

@@ -30,6 +30,7 @@
 
 #include "kvick/cache/contiguous_kv_cache.hpp"
 #include "kvick/cache/kv_storage.hpp"
+#include "kvick/cache/paged_kv_cache.hpp"
 #include "kvick/core/error.hpp"
 #include "kvick/core/fp_environment.hpp"
 #include "kvick/core/matrix.hpp"
@@ -57,6 +58,9 @@ struct TransformerOptions {
   ActivationType activations = ActivationType::kInt8;
   /// Converts every matrix whose rows are whole blocks of this type; a lossy one loses.
   std::optional<TensorType> weights = std::nullopt;
+  /// What tokens see of those before them, in every layer. Models are trained for one; a window with
+  /// some first tokens lets others go on far beyond their context at little loss.
+  AttentionWindow window = {};
   /// Called with bytes done and in total while weights are packed.
   std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
@@ -75,7 +79,12 @@ class Transformer {
   int num_threads() const noexcept { return pool_->num_threads(); }
   Isa isa() const noexcept { return kernels_->isa; }
 
+  /// A cache with room for every sequence at full length.
   Cache make_cache(const CacheOptions& options = {}) const;
+
+  /// A cache of blocks that sequences share, for the same results. With a bounded window it keeps
+  /// only what tokens see.
+  PagedKVStorage make_paged_cache(const CacheOptions& options = {}) const;
 
   /// Computes the batch. Room for its tokens must be reserved in `cache`; its keys and values are
   /// written there, and logits [batch.num_logits()][vocab_size()] are filled.
@@ -140,7 +149,11 @@ inline Transformer::Transformer(GgufFile file, const TransformerOptions& options
       pool_(std::make_unique<ThreadPool>(options.threads)),
       kernels_(&kernel_table(options.isa)),
       activations_(options.activations),
-      attention_({config_.num_heads, config_.num_kv_heads, config_.head_dim}, pool_->num_threads()),
+      attention_({.num_heads = config_.num_heads,
+                  .num_kv_heads = config_.num_kv_heads,
+                  .head_dim = config_.head_dim,
+                  .window = options.window},
+                 pool_->num_threads()),
       linear_work_(pool_->num_threads()) {
   ModelWeights stored = read_model_weights(file_, config_);
   const std::size_t total = stored_bytes(stored);
@@ -166,6 +179,19 @@ inline Transformer::Cache Transformer::make_cache(const CacheOptions& options) c
                 .num_kv_heads = config_.num_kv_heads,
                 .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
                 .head_dim = config_.head_dim});
+}
+
+inline PagedKVStorage Transformer::make_paged_cache(const CacheOptions& options) const {
+  return {options.element_type,
+          {.num_layers = config_.num_layers,
+           .num_sequences = options.num_sequences,
+           .num_kv_heads = config_.num_kv_heads,
+           .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
+           .head_dim = config_.head_dim,
+           .num_blocks = options.num_blocks,
+           .block_tokens = options.block_tokens,
+           .reuses_prefixes = options.reuses_prefixes,
+           .window = attention_.shape().window}};
 }
 
 inline void Transformer::check(const Batch& batch, const KVStorage& cache,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Causal grouped-query attention over a cache, for a ragged batch.
 //
-// Every token of a segment attends to the cached positions 0 to its own. Query head h reads KV head
-// h / (num_heads / num_kv_heads).
+// Every token of a segment attends to the cached positions 0 to its own, or to those of these that an
+// AttentionWindow leaves it. Query head h reads KV head h / (num_heads / num_kv_heads).
 //
 // Shapes    queries, outputs [rows][num_heads * head_dim].
 // Accuracy  f32 with online softmax. Keys are walked in tiles of 64 at absolute positions. The
@@ -11,10 +11,14 @@
 //             m = max(a.m, b.m); u = exp(a.m - m); v = exp(b.m - m);
 //             sums = fma(b.sums, v, a.sums * u); output = fma(b.output, v, a.output * u).
 //           At the end output * (1 / total), total by the fixed tree. A query is multiplied by the
-//           softmax scale first. A token's result depends on its own sequence only: not on the
+//           softmax scale first, and for an int8 cache then quantized with one scale
+//           (KernelTable::quantize_row). Where a window has left positions between the first ones
+//           and itself, a tile that holds some of both is attended to twice, the first ones first;
+//           splits without visible key are not merged. A token's result depends on its own sequence only: not on the
 //           other rows, the chunk it came in, the cache's layout, threads or ISA.
 // Errors    Error(kShape) if operands do not fit the shape given at construction; Error(kArgument)
-//           for an impossible shape, or segments beyond the operands or what the cache reserved.
+//           for an impossible shape, segments beyond the operands or what the cache reserved, or a
+//           cache that keeps another window than the queries see.
 // Threads   See AttentionPlan. Of a task that is cut into splits, who finishes the last one merges them
 //           all, in order. One object serves one forward pass at a time. forward() does not allocate;
 //           plan() only for more work than ever before.
@@ -27,6 +31,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <utility>
@@ -58,12 +63,16 @@ class Attention {
  private:
   /// What one thread works in.
   struct Scratch {
-    AlignedBuffer<float> keys;       // [head_dim][kAttentionTile]
-    AlignedBuffer<float> values;     // [kAttentionTile][padded head_dim]
-    AlignedBuffer<float> queries;    // [rows][head_dim]
-    AlignedBuffer<float> merged;     // [rows] states: the splits so far
-    AlignedBuffer<float> split;      // [rows] states: the split being walked
-    std::vector<AttentionRow> rows;  // those that see keys of the current tile
+    AlignedBuffer<float> keys;                // [head_dim][kAttentionTile]
+    AlignedBuffer<float> values;              // [kAttentionTile][padded head_dim]
+    AlignedBuffer<float> key_scales;          // [kAttentionTile], of int8 keys
+    AlignedBuffer<float> queries;             // [rows][head_dim]
+    AlignedBuffer<std::int8_t> int8_queries;  // [rows][num_int8_groups][kInt8Group]
+    std::vector<Int8Query> int8_rows;         // [rows]
+    std::vector<QuantizedGroup> groups;       // of one query
+    AlignedBuffer<float> merged;              // [rows] states: the splits so far
+    AlignedBuffer<float> split;               // [rows] states: the split being walked
+    std::vector<AttentionRow> rows;           // those that see keys of the current tile
   };
 
   int group_size() const noexcept { return shape_.num_heads / shape_.num_kv_heads; }
@@ -79,10 +88,25 @@ class Attention {
   void run_split(int layer, const AttentionTask& task, int split, const ConstMatrixRef& queries,
                  const KVStorage& cache, MatrixRef& outputs, const KernelTable& kernels,
                  Scratch& scratch);
-  void scale_queries(const AttentionTask& task, const ConstMatrixRef& queries,
-                     Scratch& scratch) const;
-  void load_tile(int layer, const AttentionTask& task, const KVStorage& cache, int first_position,
-                 int num_keys, const KernelTable& kernels, Scratch& scratch) const;
+  /// Keys of one kind that a row sees: of the first ones, or of its window.
+  enum class Part { kSinks, kWindow };
+  struct Keys {
+    int begin, end;  // positions
+  };
+
+  void prepare_queries(const AttentionTask& task, const ConstMatrixRef& queries,
+                       const KVStorage& cache, const KernelTable& kernels, Scratch& scratch) const;
+  void quantize_queries(const AttentionTask& task, const KernelTable& kernels,
+                        Scratch& scratch) const;
+  Keys visible(int position, Part part) const noexcept;
+  bool sees_split(int position, int split) const noexcept;
+  int row_position(const AttentionTask& task, int row) const noexcept {
+    return task.first_position + row / group_size();
+  }
+  void load_keys(int layer, const AttentionTask& task, const KVStorage& cache, int tile, Keys keys,
+                 const KernelTable& kernels, Scratch& scratch) const;
+  void attend_tile(int layer, const AttentionTask& task, const KVStorage& cache, int tile,
+                   Part part, const KernelTable& kernels, float* states, Scratch& scratch) const;
   void walk_split(int layer, const AttentionTask& task, const KVStorage& cache, int split,
                   const KernelTable& kernels, float* states, Scratch& scratch) const;
   void merge_split(const AttentionTask& task, int split, const KernelTable& kernels, float* merged,
@@ -109,9 +133,10 @@ inline void reset_state(float* state, int head_dim) noexcept {
 }
 
 /// Lets a buffer hold at least `count` floats. Growing loses what it holds.
-inline void grow(AlignedBuffer<float>& buffer, Index count) {
+template <class T>
+void grow(AlignedBuffer<T>& buffer, Index count) {
   const auto size = static_cast<std::size_t>(count);
-  if (buffer.size() < size) buffer = AlignedBuffer<float>(std::max(size, 2 * buffer.size()));
+  if (buffer.size() < size) buffer = AlignedBuffer<T>(std::max(size, 2 * buffer.size()));
 }
 
 }  // namespace detail
@@ -136,6 +161,8 @@ inline Attention::Attention(const AttentionShape& shape, int num_threads)
   for (int i = 0; i < num_threads; ++i) {
     Scratch scratch;
     detail::grow(scratch.keys, Index{shape.head_dim} * kAttentionTile);
+    detail::grow(scratch.key_scales, kAttentionTile);
+    scratch.groups.resize(static_cast<std::size_t>(num_groups(shape.head_dim)));
     detail::grow(scratch.values, kAttentionTile * padded);
     scratch_.push_back(std::move(scratch));
   }
@@ -154,7 +181,9 @@ inline void Attention::make_room() {
     detail::grow(scratch.queries, rows * shape_.head_dim);
     detail::grow(scratch.merged, rows * state_stride());
     detail::grow(scratch.split, rows * state_stride());
+    detail::grow(scratch.int8_queries, rows * num_int8_groups(shape_.head_dim) * kInt8Group);
     scratch.rows.reserve(static_cast<std::size_t>(rows));
+    scratch.int8_rows.resize(std::max(scratch.int8_rows.size(), static_cast<std::size_t>(rows)));
   }
   detail::grow(partials_, plan_.num_partials() * state_stride());
   const auto num_cut = static_cast<std::size_t>(plan_.num_cut());
@@ -201,6 +230,11 @@ inline void Attention::forward(int layer, const ConstMatrixRef& queries, const K
                   ErrorCode::kArgument, kOperation, "the pool must have at most the ",
                   scratch_.size(), " threads given at construction, got ",
                   context.pool.num_threads());
+  detail::require(!cache.window().is_bounded() || cache.window() == shape_.window,
+                  ErrorCode::kArgument, kOperation, "the cache must keep the window of ",
+                  shape_.window.size, " and ", shape_.window.num_sinks,
+                  " first positions that queries see, got ", cache.window().size, " and ",
+                  cache.window().num_sinks);
   check_segments(layer, queries.rows(), cache);
   context.pool.parallel_for(
       static_cast<Index>(plan_.units().size()), plan_.grain(),
@@ -221,7 +255,7 @@ inline void Attention::forward(int layer, const ConstMatrixRef& queries, const K
 inline void Attention::run_task(int layer, const AttentionTask& task, const ConstMatrixRef& queries,
                                 const KVStorage& cache, MatrixRef& outputs,
                                 const KernelTable& kernels, Scratch& scratch) const {
-  scale_queries(task, queries, scratch);
+  prepare_queries(task, queries, cache, kernels, scratch);
   float* const merged = scratch.merged.data();
   walk_split(layer, task, cache, 0, kernels, merged, scratch);
   for (int split = 1; split < task.num_splits; ++split) {
@@ -237,7 +271,7 @@ inline void Attention::run_split(int layer, const AttentionTask& task, int split
                                  MatrixRef& outputs, const KernelTable& kernels, Scratch& scratch) {
   const Index split_size = task.num_rows * state_stride();
   float* const merged = partials_.data() + task.first_partial * state_stride();
-  scale_queries(task, queries, scratch);
+  prepare_queries(task, queries, cache, kernels, scratch);
   walk_split(layer, task, cache, split, kernels, merged + split * split_size, scratch);
   std::atomic<int>& pending = pending_[static_cast<std::size_t>(task.cut_index)];
   if (pending.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
@@ -248,65 +282,128 @@ inline void Attention::run_split(int layer, const AttentionTask& task, int split
   store_outputs(task, merged, outputs);
 }
 
-inline void Attention::scale_queries(const AttentionTask& task, const ConstMatrixRef& queries,
-                                     Scratch& scratch) const {
+inline void Attention::prepare_queries(const AttentionTask& task, const ConstMatrixRef& queries,
+                                       const KVStorage& cache, const KernelTable& kernels,
+                                       Scratch& scratch) const {
   const Index width = Index{group_size()} * shape_.head_dim;  // the group's heads are adjacent
   Eigen::Map<Matrix>(scratch.queries.data(), task.num_tokens, width) =
       queries.block(task.first_row, task.kv_head * width, task.num_tokens, width) *
       shape_.softmax_scale;
+  if (cache.element_type() == ElementType::kInt8) quantize_queries(task, kernels, scratch);
 }
 
-inline void Attention::load_tile(int layer, const AttentionTask& task, const KVStorage& cache,
-                                 int first_position, int num_keys, const KernelTable& kernels,
+inline void Attention::quantize_queries(const AttentionTask& task, const KernelTable& kernels,
+                                        Scratch& scratch) const {
+  const int head_dim = shape_.head_dim;
+  const Index stride = Index{num_int8_groups(head_dim)} * kInt8Group;
+  for (int r = 0; r < task.num_rows; ++r) {
+    const float* const query = scratch.queries.data() + Index{r} * head_dim;
+    const auto total = kernels.quantize_row(query, head_dim, scratch.groups.data());
+    std::int8_t* const values = scratch.int8_queries.data() + r * stride;
+    for (Index d = 0; d < stride; d += kGroupSize) {  // zeros follow the last element of a group
+      const std::int8_t* const from =
+          scratch.groups[static_cast<std::size_t>(d / kGroupSize)].values;
+      std::copy_n(from, std::min<Index>(kGroupSize, stride - d), values + d);
+    }
+    scratch.int8_rows[static_cast<std::size_t>(r)] = {values, total.scale, total.minus_sum};
+  }
+}
+
+/// The positions of one kind that the query at `position` sees. Where both kinds meet, all are of its
+/// window.
+inline Attention::Keys Attention::visible(int position, Part part) const noexcept {
+  const int window = shape_.window.first_position(position);
+  const bool meet = window <= shape_.window.num_sinks;
+  if (part == Part::kWindow) return {meet ? 0 : window, position + 1};
+  return {0, meet ? 0 : shape_.window.num_sinks};
+}
+
+inline bool Attention::sees_split(int position, int split) const noexcept {
+  const int begin = split * kAttentionSplit;
+  if (position < begin) return false;
+  const Keys window = visible(position, Part::kWindow);
+  return begin < visible(position, Part::kSinks).end || window.begin - begin < kAttentionSplit;
+}
+
+/// Loads positions `keys` of the tile that begins at `tile`.
+inline void Attention::load_keys(int layer, const AttentionTask& task, const KVStorage& cache,
+                                 int tile, Keys keys, const KernelTable& kernels,
                                  Scratch& scratch) const {
   const Index padded = padded_head_dim(shape_.head_dim);
   const int end_position = task.first_position + task.num_tokens;
-  for (int key = 0; key < num_keys;) {
-    const int position = first_position + key;
+  const int window = visible(task.first_position, Part::kWindow).begin;
+  for (int position = keys.begin; position < keys.end;) {
     const KVRun run = cache.run(layer, task.sequence, task.kv_head, position);
-    const int count = std::min(num_keys - key, run.num_tokens);
+    const int count = std::min(keys.end - position, run.num_tokens);
+    const int key = position - tile;
     // Transposing reads lines in an order that hardware does not foresee: asked for one tile ahead,
     // loading and attending to a tile of 8 rows in memory takes 1,450 ns in place of 3,000.
     KVRun upcoming;
-    if (end_position - position > kAttentionTile) {
+    if (position >= window && end_position - position > kAttentionTile) {
       upcoming = cache.run(layer, task.sequence, task.kv_head, position + kAttentionTile);
     }
-    ElementRows rows{cache.element_type(), run.keys,     run.stride_bytes, count,
-                     shape_.head_dim,      upcoming.keys};
+    ElementRows rows{.type = cache.element_type(),
+                     .data = run.keys,
+                     .stride_bytes = run.stride_bytes,
+                     .num_rows = count,
+                     .head_dim = shape_.head_dim,
+                     .upcoming = upcoming.keys};
     kernels.load_keys(rows, scratch.keys.data() + key);
     rows.data = run.values;
     rows.upcoming = upcoming.values;
+    rows.scales = run.value_scales;
     kernels.load_values(rows, scratch.values.data() + key * padded);
-    key += count;
+    if (run.key_scales != nullptr) {
+      std::copy_n(run.key_scales, count, scratch.key_scales.data() + key);
+    }
+    position += count;
   }
+}
+
+/// Lets all rows that see keys of one kind in a tile attend to them.
+inline void Attention::attend_tile(int layer, const AttentionTask& task, const KVStorage& cache,
+                                   int tile, Part part, const KernelTable& kernels, float* states,
+                                   Scratch& scratch) const {
+  const int head_dim = shape_.head_dim;
+  const int tile_end = tile + std::min(kAttentionTile, std::numeric_limits<int>::max() - tile);
+  Keys loaded{tile_end, tile};
+  scratch.rows.clear();
+  for (int r = 0; r < task.num_rows; ++r) {
+    const Keys keys = visible(row_position(task, r), part);
+    const int begin = std::max(keys.begin, tile);
+    const int end = std::min(keys.end, tile_end);
+    if (begin >= end) continue;
+    loaded = {std::min(loaded.begin, begin), std::max(loaded.end, end)};
+    scratch.rows.push_back({scratch.queries.data() + Index{r} * head_dim,
+                            states + r * state_stride(), begin - tile, end - tile,
+                            scratch.int8_rows[static_cast<std::size_t>(r)]});
+  }
+  if (scratch.rows.empty()) return;
+  load_keys(layer, task, cache, tile, loaded, kernels, scratch);
+  AttentionTile operand{scratch.keys.data(), scratch.values.data(), head_dim};
+  if (cache.element_type() == ElementType::kInt8) {
+    operand.keys = nullptr;
+    operand.int8_keys = reinterpret_cast<const std::int8_t*>(scratch.keys.data());
+    operand.key_scales = scratch.key_scales.data();
+  }
+  kernels.attend_tile(operand, scratch.rows.data(), static_cast<Index>(scratch.rows.size()));
 }
 
 /// The states of one split, from fresh ones.
 inline void Attention::walk_split(int layer, const AttentionTask& task, const KVStorage& cache,
                                   int split, const KernelTable& kernels, float* states,
                                   Scratch& scratch) const {
-  const int head_dim = shape_.head_dim;
   const int first_position = split * kAttentionSplit;
   // One more split may begin beyond the largest int.
   const int end_position =
       first_position +
       std::min(kAttentionSplit, task.first_position + task.num_tokens - first_position);
-  const AttentionTile tile{scratch.keys.data(), scratch.values.data(), head_dim};
   for (int r = 0; r < task.num_rows; ++r) {
-    detail::reset_state(states + r * state_stride(), head_dim);
+    detail::reset_state(states + r * state_stride(), shape_.head_dim);
   }
-  for (int begin = first_position; begin < end_position; begin += kAttentionTile) {
-    load_tile(layer, task, cache, begin, std::min(kAttentionTile, end_position - begin), kernels,
-              scratch);
-    scratch.rows.clear();
-    for (int r = 0; r < task.num_rows; ++r) {
-      const int position = task.first_position + r / group_size();
-      if (position < begin) continue;
-      scratch.rows.push_back({scratch.queries.data() + Index{r} * head_dim,
-                              states + r * state_stride(), 0,
-                              std::min(kAttentionTile, position - begin + 1)});
-    }
-    kernels.attend_tile(tile, scratch.rows.data(), static_cast<Index>(scratch.rows.size()));
+  for (int tile = first_position; tile < end_position; tile += kAttentionTile) {
+    attend_tile(layer, task, cache, tile, Part::kSinks, kernels, states, scratch);
+    attend_tile(layer, task, cache, tile, Part::kWindow, kernels, states, scratch);
   }
 }
 
@@ -314,7 +411,7 @@ inline void Attention::walk_split(int layer, const AttentionTask& task, const KV
 inline void Attention::merge_split(const AttentionTask& task, int split, const KernelTable& kernels,
                                    float* merged, const float* states) const noexcept {
   for (int r = 0; r < task.num_rows; ++r) {
-    if (task.first_position + r / group_size() < split * kAttentionSplit) continue;  // sees none
+    if (!sees_split(row_position(task, r), split)) continue;
     kernels.merge_states(merged + r * state_stride(), states + r * state_stride(), shape_.head_dim);
   }
 }

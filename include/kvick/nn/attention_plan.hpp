@@ -19,6 +19,7 @@
 
 #include "kvick/core/matrix.hpp"
 #include "kvick/kernels/attention_tile.hpp"
+#include "kvick/kernels/attention_window.hpp"
 #include "kvick/kernels/compute_context.hpp"
 
 namespace kvick::inline v0_1 {
@@ -27,7 +28,8 @@ struct AttentionShape {
   int num_heads = 0;  ///< a multiple of num_kv_heads
   int num_kv_heads = 0;
   int head_dim = 0;
-  float softmax_scale = 0.0f;  ///< 0 means 1 / sqrt(head_dim)
+  float softmax_scale = 0.0f;   ///< 0 means 1 / sqrt(head_dim)
+  AttentionWindow window = {};  ///< what a query sees of the positions before it
 };
 
 /// Consecutive tokens of one sequence; their keys and values are in the cache already.
@@ -90,7 +92,7 @@ class AttentionPlan {
   void add_tasks(const AttentionSegment& segment, int kv_head);
   void add_units(std::size_t task_index, Index total_cost);
   bool cut(AttentionTask& task, Index total_cost) noexcept;
-  static Index cost(const AttentionTask& task, Index first_position, Index end_position) noexcept;
+  Index cost(const AttentionTask& task, Index first_position, Index end_position) const noexcept;
 
   AttentionShape shape_;
   int num_threads_;
@@ -143,10 +145,15 @@ inline void AttentionPlan::add_tasks(const AttentionSegment& segment, int kv_hea
 
 /// About the time that a task takes over some positions.
 inline Index AttentionPlan::cost(const AttentionTask& task, Index first_position,
-                                 Index end_position) noexcept {
+                                 Index end_position) const noexcept {
   constexpr Index kLoading = 5;  // a tile is loaded in the time of some 5 rows
   const Index end = std::min(end_position, Index{task.first_position} + task.num_tokens);
-  return std::max<Index>(end - first_position, 0) * (task.num_rows + kLoading);
+  const auto num_keys = [=](Index begin, Index until) {
+    return std::max<Index>(std::min(end, until) - std::max(first_position, begin), 0);
+  };
+  const Index window = shape_.window.first_position(task.first_position);
+  const Index sinks = std::min<Index>(shape_.window.num_sinks, window);
+  return (num_keys(0, sinks) + num_keys(window, end)) * (task.num_rows + kLoading);
 }
 
 inline void AttentionPlan::add_units(std::size_t task_index, Index total_cost) {

@@ -24,6 +24,8 @@ inline constexpr int kChunkRows = 24;
 ///   accumulate(num_rows, weights, tile, stride, begin, end, num_columns, sums): sums[r][c] = the
 ///     sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end) ascending, from what
 ///     sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
+///   score_int8(num_rows, queries, tile, scores): the scores of all keys of an int8 tile for 1 to
+///     kBlockRows queries;
 ///   weigh(row, head_dim, scores): turns the scores of a row into weights, those of invisible keys
 ///     into 0, and rescales its state to the new maximum. `scores` is 64-byte aligned.
 template <class Lanes>
@@ -33,6 +35,12 @@ struct AttendRows {
   /// Scores of a block of rows for keys up to the last one that is visible, and some more.
   static void score(const AttentionTile& tile, const AttentionRow* rows, int num_rows,
                     Scores* scores) noexcept {
+    if (tile.int8_keys != nullptr) {
+      const Int8Query* queries[Lanes::kBlockRows];
+      for (int r = 0; r < num_rows; ++r) queries[r] = &rows[r].int8_query;
+      Lanes::score_int8(num_rows, queries, tile, scores);
+      return;
+    }
     const float* queries[Lanes::kBlockRows];
     float* sums[Lanes::kBlockRows];
     int end_key = 0;

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kvick/kernels/contract.hpp"
@@ -69,6 +71,47 @@ KVICK_AVX2 inline void accumulate_columns(const float* const* weights, const flo
   if (c < num_columns) accumulate<kRows, 2>(weights, tile, stride, begin, end, sums, c);
 }
 
+/// Scores of kRows queries for the keys of an int8 tile. Magnitudes of keys meet queries with the
+/// keys' signs: a pair of products is at most 2 * 127 * 127 = 32,258, within 16 bits.
+template <int kRows>
+KVICK_AVX2 inline void score_int8_rows(const Int8Query* const* queries, const AttentionTile& tile,
+                                       float (*scores)[kAttentionTile]) noexcept {
+  constexpr int kVectors = 2;
+  const __m256i ones = _mm256_set1_epi16(1);
+  for (int j = 0; j < kAttentionTile; j += 8 * kVectors) {
+    __m256i dots[kRows][kVectors];
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) dots[r][0] = dots[r][1] = _mm256_setzero_si256();
+    const std::int8_t* keys = tile.int8_keys + j * kInt8Group;
+    for (int g = 0; g < num_int8_groups(tile.head_dim); ++g, keys += kAttentionTile * kInt8Group) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        const __m256i group =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + v * 8 * kInt8Group));
+        const __m256i magnitudes = _mm256_abs_epi8(group);
+#pragma GCC unroll 3
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t four;
+          std::memcpy(&four, queries[r]->values + g * kInt8Group, kInt8Group);
+          const __m256i values = _mm256_sign_epi8(_mm256_set1_epi32(four), group);
+          const __m256i pairs = _mm256_maddubs_epi16(magnitudes, values);
+          dots[r][v] = _mm256_add_epi32(dots[r][v], _mm256_madd_epi16(pairs, ones));
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const __m256 key_scales = _mm256_loadu_ps(tile.key_scales + j + v * 8);
+#pragma GCC unroll 3
+      for (int r = 0; r < kRows; ++r) {
+        const __m256 scale = _mm256_mul_ps(_mm256_set1_ps(queries[r]->scale), key_scales);
+        const __m256 dot = _mm256_cvtepi32_ps(dots[r][v]);
+        _mm256_store_ps(scores[r] + j + v * 8, _mm256_fmadd_ps(dot, scale, _mm256_setzero_ps()));
+      }
+    }
+  }
+}
+
 /// The largest of 8 lanes that hold no NaN.
 KVICK_AVX2_INLINE float max_lane(__m256 v) noexcept {
   const __m128 by4 = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -89,6 +132,18 @@ struct AttentionLanes {
       accumulate_columns<2>(weights, tile, stride, begin, end, num_columns, sums);
     } else {
       accumulate_columns<1>(weights, tile, stride, begin, end, num_columns, sums);
+    }
+  }
+
+  KVICK_AVX2 static void score_int8(int num_rows, const Int8Query* const* queries,
+                                    const AttentionTile& tile,
+                                    float (*scores)[kAttentionTile]) noexcept {
+    if (num_rows == 3) {
+      score_int8_rows<3>(queries, tile, scores);
+    } else if (num_rows == 2) {
+      score_int8_rows<2>(queries, tile, scores);
+    } else {
+      score_int8_rows<1>(queries, tile, scores);
     }
   }
 

@@ -138,6 +138,11 @@ KVICK_AVX2 inline void load_keys(const ElementRows& keys, float* lanes) noexcept
     case ElementType::kF32: return transpose_keys<ElementType::kF32>(keys, lanes);
     case ElementType::kF16: return transpose_keys<ElementType::kF16>(keys, lanes);
     case ElementType::kBF16: return transpose_keys<ElementType::kBF16>(keys, lanes);
+    case ElementType::kInt8: {  // a group of four is moved like a float
+      ElementRows groups = keys;
+      groups.head_dim = num_int8_groups(keys.head_dim);
+      return transpose_keys<ElementType::kF32>(groups, lanes);
+    }
   }
 }
 
@@ -146,9 +151,19 @@ template <ElementType type>
 KVICK_AVX2_INLINE __m256 load_floats(const std::byte* from) noexcept {
   if constexpr (type == ElementType::kF32) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
+  } else if constexpr (type == ElementType::kInt8) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
   } else {
     return widen<type>(load_16_bytes(from));
   }
+}
+
+/// The first `count` (0 to 7) lanes times `scale`, the others 0.
+KVICK_AVX2_INLINE __m256 scale_first(__m256 v, __m256 scale, int count) noexcept {
+  const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i is_first = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), index);
+  return _mm256_and_ps(_mm256_mul_ps(v, scale), _mm256_castsi256_ps(is_first));
 }
 
 template <ElementType type>
@@ -160,14 +175,19 @@ KVICK_AVX2 inline void widen_rows(const ElementRows& rows, float* values) noexce
   const std::byte* row = rows.data;
   for (int j = 0; j < rows.num_rows; ++j, row += rows.stride_bytes, values += padded) {
     prefetch_row(rows, j);
+    const __m256 scale = _mm256_set1_ps(type == ElementType::kInt8 ? rows.scales[j] : 1.0f);
     int d = 0;
     for (; d < whole; d += 8) {
-      _mm256_storeu_ps(values + d, load_floats<type>(row + static_cast<std::size_t>(d) * kSize));
+      const __m256 v = load_floats<type>(row + static_cast<std::size_t>(d) * kSize);
+      _mm256_storeu_ps(values + d, type == ElementType::kInt8 ? _mm256_mul_ps(v, scale) : v);
     }
     for (; d < padded; d += 8) {
       alignas(32) std::byte last[8 * kSize] = {};
       if (d == whole) std::memcpy(last, row + static_cast<std::size_t>(whole) * kSize, left);
-      _mm256_storeu_ps(values + d, load_floats<type>(last));
+      const __m256 v = load_floats<type>(last);
+      // Padding stays +0 whatever the scale is.
+      const bool is_scaled = type == ElementType::kInt8 && d == whole;
+      _mm256_storeu_ps(values + d, is_scaled ? scale_first(v, scale, rows.head_dim - d) : v);
     }
   }
 }
@@ -177,6 +197,7 @@ KVICK_AVX2 inline void load_values(const ElementRows& rows, float* values) noexc
     case ElementType::kF32: return widen_rows<ElementType::kF32>(rows, values);
     case ElementType::kF16: return widen_rows<ElementType::kF16>(rows, values);
     case ElementType::kBF16: return widen_rows<ElementType::kBF16>(rows, values);
+    case ElementType::kInt8: return widen_rows<ElementType::kInt8>(rows, values);
   }
 }
 
@@ -221,6 +242,7 @@ KVICK_AVX2 inline void store_elements(ElementType type, const float* from, Index
       return;
     case ElementType::kF16: return narrow_row<ElementType::kF16>(from, count, to);
     case ElementType::kBF16: return narrow_row<ElementType::kBF16>(from, count, to);
+    case ElementType::kInt8: return;  // excluded by the contract
   }
 }
 

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "kvick/kernels/contract.hpp"
@@ -67,6 +69,59 @@ inline constexpr Accumulate kAccumulate[6][kBlockVectors] = {
     {accumulate<5, 1>, accumulate<5, 2>, accumulate<5, 3>, accumulate<5, 4>},
     {accumulate<6, 1>, accumulate<6, 2>, accumulate<6, 3>, accumulate<6, 4>}};
 
+/// Scores of kRows queries for the keys of an int8 tile. vpdpbusd takes unsigned bytes times signed
+/// ones: keys get 128 more, and sums start at -128 times the sum of the query, all exact.
+template <int kRows>
+KVICK_AVX512 inline void score_int8(const Int8Query* const* queries, const AttentionTile& tile,
+                                    float (*scores)[kAttentionTile]) noexcept {
+  const std::int8_t* query[kRows];
+  __m512i dots[kRows][kBlockVectors];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+    query[r] = queries[r]->values;
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockVectors; ++v) {
+      dots[r][v] = _mm512_set1_epi32(128 * queries[r]->minus_sum);
+    }
+  }
+  const __m512i top_bits = _mm512_set1_epi8(static_cast<char>(0x80));
+  const std::int8_t* keys = tile.int8_keys;
+  for (int g = 0; g < num_int8_groups(tile.head_dim); ++g) {
+    __m512i group[kBlockVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockVectors; ++v, keys += 64) {
+      group[v] = _mm512_xor_si512(_mm512_loadu_si512(keys), top_bits);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      std::int32_t four;
+      std::memcpy(&four, query[r] + g * kInt8Group, kInt8Group);
+      const __m512i values = _mm512_set1_epi32(four);
+#pragma GCC unroll 4
+      for (int v = 0; v < kBlockVectors; ++v) {
+        dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], group[v], values);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kBlockVectors; ++v) {
+    const __m512 key_scales = _mm512_loadu_ps(tile.key_scales + v * 16);
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(queries[r]->scale), key_scales);
+      const __m512 dot = _mm512_maskz_cvtepi32_ps(kAllLanes, dots[r][v]);
+      _mm512_store_ps(scores[r] + v * 16, _mm512_fmadd_ps(dot, scale, _mm512_setzero_ps()));
+    }
+  }
+}
+
+using ScoreInt8 = void (*)(const Int8Query* const*, const AttentionTile&,
+                           float (*)[kAttentionTile]) noexcept;
+
+/// score_int8() by [rows - 1].
+inline constexpr ScoreInt8 kScoreInt8[6] = {score_int8<1>, score_int8<2>, score_int8<3>,
+                                            score_int8<4>, score_int8<5>, score_int8<6>};
+
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
   static constexpr int kBlockRows = 6;
@@ -78,6 +133,12 @@ struct AttentionLanes {
       const int num_vectors = std::min(kBlockVectors, (num_columns - c) / 16);
       kAccumulate[num_rows - 1][num_vectors - 1](weights, tile, stride, begin, end, sums, c);
     }
+  }
+
+  KVICK_AVX512 static void score_int8(int num_rows, const Int8Query* const* queries,
+                                      const AttentionTile& tile,
+                                      float (*scores)[kAttentionTile]) noexcept {
+    kScoreInt8[num_rows - 1](queries, tile, scores);
   }
 
   KVICK_AVX512 static void weigh(const AttentionRow& row, int head_dim, float* scores) noexcept;

@@ -140,6 +140,11 @@ KVICK_AVX512 inline void load_keys(const ElementRows& keys, float* lanes) noexce
     case ElementType::kF32: return transpose_keys<ElementType::kF32>(keys, lanes);
     case ElementType::kF16: return transpose_keys<ElementType::kF16>(keys, lanes);
     case ElementType::kBF16: return transpose_keys<ElementType::kBF16>(keys, lanes);
+    case ElementType::kInt8: {  // a group of four is moved like a float
+      ElementRows groups = keys;
+      groups.head_dim = num_int8_groups(keys.head_dim);
+      return transpose_keys<ElementType::kF32>(groups, lanes);
+    }
   }
 }
 
@@ -148,6 +153,10 @@ template <ElementType type>
 KVICK_AVX512_INLINE __m512 load_floats(const std::byte* from, __mmask16 mask) noexcept {
   if constexpr (type == ElementType::kF32) {
     return _mm512_maskz_loadu_ps(mask, from);
+  } else if constexpr (type == ElementType::kInt8) {
+    const __m512i integers =
+        _mm512_maskz_cvtepi8_epi32(kAllLanes, _mm_maskz_loadu_epi8(mask, from));
+    return _mm512_maskz_cvtepi32_ps(kAllLanes, integers);
   } else {
     return widen<type>(_mm256_maskz_loadu_epi16(mask, from));
   }
@@ -160,8 +169,12 @@ KVICK_AVX512 inline void widen_rows(const ElementRows& rows, float* values) noex
   for (int j = 0; j < rows.num_rows; ++j, row += rows.stride_bytes) {
     prefetch_row(rows, j);
     const std::byte* from = row;
+    const __m512 scale = _mm512_set1_ps(type == ElementType::kInt8 ? rows.scales[j] : 1.0f);
     for (int left = rows.head_dim; left > 0; left -= 16, values += 16) {
-      _mm512_storeu_ps(values, load_floats<type>(from, left >= 16 ? kAllLanes : last));
+      const __mmask16 mask = left >= 16 ? kAllLanes : last;
+      __m512 v = load_floats<type>(from, mask);
+      if constexpr (type == ElementType::kInt8) v = _mm512_maskz_mul_ps(mask, v, scale);
+      _mm512_storeu_ps(values, v);
       from += 16 * size_bytes(type);
     }
   }
@@ -172,6 +185,7 @@ KVICK_AVX512 inline void load_values(const ElementRows& rows, float* values) noe
     case ElementType::kF32: return widen_rows<ElementType::kF32>(rows, values);
     case ElementType::kF16: return widen_rows<ElementType::kF16>(rows, values);
     case ElementType::kBF16: return widen_rows<ElementType::kBF16>(rows, values);
+    case ElementType::kInt8: return widen_rows<ElementType::kInt8>(rows, values);
   }
 }
 
@@ -211,6 +225,7 @@ KVICK_AVX512 inline void store_elements(ElementType type, const float* from, Ind
       return;
     case ElementType::kF16: return narrow_row<ElementType::kF16>(from, count, to);
     case ElementType::kBF16: return narrow_row<ElementType::kBF16>(from, count, to);
+    case ElementType::kInt8: return;  // excluded by the contract
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "kvick/core/math.hpp"
@@ -14,6 +15,24 @@
 #include "kvick/kernels/impl/portable/conversions.hpp"  // IWYU pragma: export
 
 namespace kvick::inline v0_1::detail::portable {
+
+inline float float_score(const AttentionTile& tile, const AttentionRow& row, int j) noexcept {
+  float score = 0.0f;
+  for (int d = 0; d < tile.head_dim; ++d) {
+    score = std::fma(row.query[d], tile.keys[d * kAttentionTile + j], score);
+  }
+  return score;
+}
+
+inline float int8_score(const AttentionTile& tile, const Int8Query& query, int j) noexcept {
+  std::int32_t dot = 0;
+  for (int g = 0; g < num_int8_groups(tile.head_dim); ++g) {
+    const std::int8_t* const group = tile.int8_keys + (g * kAttentionTile + j) * kInt8Group;
+    for (int i = 0; i < kInt8Group; ++i) dot += query.values[g * kInt8Group + i] * group[i];
+  }
+  const float scale = query.scale * tile.key_scales[j];
+  return std::fma(static_cast<float>(dot), scale, 0.0f);
+}
 
 inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexcept {
   const int head_dim = tile.head_dim;
@@ -25,10 +44,8 @@ inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexc
   std::fill_n(p, kAttentionTile, -std::numeric_limits<float>::infinity());
   float new_max = max;
   for (int j = row.first_key; j < row.end_key; ++j) {
-    float score = 0.0f;
-    for (int d = 0; d < head_dim; ++d) {
-      score = std::fma(row.query[d], tile.keys[d * kAttentionTile + j], score);
-    }
+    const float score =
+        tile.int8_keys != nullptr ? int8_score(tile, row.int8_query, j) : float_score(tile, row, j);
     p[j] = score;
     new_max = std::max(new_max, score);
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "kvick/core/element_type.hpp"
 #include "kvick/core/half.hpp"
@@ -24,11 +25,21 @@ void transpose_keys(const ElementRows& keys, float* lanes) noexcept {
   }
 }
 
+inline void transpose_groups(const ElementRows& keys, std::byte* lanes) noexcept {
+  for (int j = 0; j < keys.num_rows; ++j) {
+    const std::byte* const row = keys.data + j * keys.stride_bytes;
+    for (int g = 0; g < num_int8_groups(keys.head_dim); ++g) {
+      std::memcpy(lanes + (g * kAttentionTile + j) * kInt8Group, row + g * kInt8Group, kInt8Group);
+    }
+  }
+}
+
 inline void load_keys(const ElementRows& keys, float* lanes) noexcept {
   switch (keys.type) {
     case ElementType::kF32: return transpose_keys<float>(keys, lanes);
     case ElementType::kF16: return transpose_keys<f16>(keys, lanes);
     case ElementType::kBF16: return transpose_keys<bf16>(keys, lanes);
+    case ElementType::kInt8: return transpose_groups(keys, reinterpret_cast<std::byte*>(lanes));
   }
 }
 
@@ -36,6 +47,9 @@ inline void load_values(const ElementRows& rows, float* values) noexcept {
   const int padded = padded_head_dim(rows.head_dim);
   for (int j = 0; j < rows.num_rows; ++j, values += padded) {
     load_elements(rows.type, rows.data + j * rows.stride_bytes, rows.head_dim, values);
+    if (rows.type == ElementType::kInt8) {
+      for (int d = 0; d < rows.head_dim; ++d) values[d] *= rows.scales[j];
+    }
     std::fill(values + rows.head_dim, values + padded, 0.0f);
   }
 }
@@ -52,6 +66,7 @@ inline void store_elements(ElementType type, const float* from, Index count,
     case ElementType::kF32: return store_as<float>(from, count, to);
     case ElementType::kF16: return store_as<f16>(from, count, to);
     case ElementType::kBF16: return store_as<bf16>(from, count, to);
+    case ElementType::kInt8: return;  // excluded by the contract
   }
 }
 
