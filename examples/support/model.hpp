@@ -30,7 +30,11 @@ struct ModelOptions {
   std::string weights = "keep";
 
   kvick::ElementType cache_type() const {
-    return kv == "f32" ? kvick::ElementType::kF32 : kvick::ElementType::kF16;
+    using kvick::ElementType;
+    for (const auto type : {ElementType::kF32, ElementType::kBF16, ElementType::kInt8}) {
+      if (kv == name(type)) return type;
+    }
+    return ElementType::kF16;
   }
 };
 
@@ -44,7 +48,7 @@ inline void add_model_options(CLI::App& app, ModelOptions& options, int least_co
   app.add_option("-t,--threads", options.threads, "default: what the process may use")
       ->check(CLI::Range(1, std::numeric_limits<int>::max(), "POSITIVE"));
   app.add_option("--kv", options.kv, "how keys and values are stored")
-      ->check(CLI::IsMember({"f32", "f16"}))
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "int8"}))
       ->capture_default_str();
   app.add_option("--weights", options.weights,
                  "keep the file's weights, or convert them while loading")

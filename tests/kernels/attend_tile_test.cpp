@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ TEST(AttentionState, RowsStayAligned) {
   }
 }
 
+constexpr int kRowLengths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 33, 40, 64, 80, 96, 112, 256};
 constexpr int kHeadDims[] = {8, 16, 40, 64, 80, 96, 112, 128, 256};
 
 struct TileData {
@@ -507,6 +509,162 @@ TEST_P(AttendTileOnEveryIsa, ReturnsTheValueOfADominantKey) {
   }
 }
 
+// ---- int8 keys ----
+
+/// Keys of a tile and queries, with all that the kernel takes of them.
+struct Int8Data {
+  int head_dim;
+  TileData tile;                     // for its values
+  std::vector<std::int8_t> keys;     // [groups][64][4]
+  std::vector<float> key_scales;     // [64]
+  std::vector<std::int8_t> queries;  // [rows][groups * 4]
+  std::vector<Int8Query> rows;
+
+  int stride() const { return num_int8_groups(head_dim) * kInt8Group; }
+  AttentionTile view() const {
+    return {nullptr, tile.values.data(), head_dim, keys.data(), key_scales.data()};
+  }
+  int dot(std::size_t row, int key) const {
+    int sum = 0;
+    for (int d = 0; d < head_dim; ++d) {
+      sum += keys[static_cast<std::size_t>((d / 4 * kAttentionTile + key) * 4 + d % 4)] *
+             queries[row * static_cast<std::size_t>(stride()) + static_cast<std::size_t>(d)];
+    }
+    return sum;
+  }
+};
+
+/// Elements at random, or all of the largest magnitude.
+Int8Data random_int8(Random& random, int head_dim, int num_rows, bool is_extreme) {
+  Int8Data data{head_dim, random_tile(random, head_dim), {}, {}, {}, {}};
+  const auto element = [&] {
+    const int value = is_extreme ? 127 : random.integer(0, 127);
+    return static_cast<std::int8_t>(random.integer(0, 1) == 0 ? value : -value);
+  };
+  data.keys.resize(static_cast<std::size_t>(data.stride() * kAttentionTile));
+  data.queries.resize(static_cast<std::size_t>(data.stride() * num_rows));
+  for (int d = 0; d < head_dim; ++d) {
+    for (int j = 0; j < kAttentionTile; ++j) {
+      data.keys[static_cast<std::size_t>((d / 4 * kAttentionTile + j) * 4 + d % 4)] = element();
+    }
+    for (int r = 0; r < num_rows; ++r) {
+      data.queries[static_cast<std::size_t>(r * data.stride() + d)] = element();
+    }
+  }
+  for (int j = 0; j < kAttentionTile; ++j) data.key_scales.push_back(random.uniform(0.0f, 0.1f));
+  for (int r = 0; r < num_rows; ++r) {
+    const std::int8_t* const values = data.queries.data() + r * data.stride();
+    const int sum = std::accumulate(values, values + data.stride(), 0);
+    data.rows.push_back({values, random.uniform(0.0f, 0.01f), -sum});
+  }
+  return data;
+}
+
+AlignedBuffer<float> attend_int8(const KernelTable& table, const Int8Data& data,
+                                 std::span<const Range> ranges) {
+  AlignedBuffer<float> states = fresh_states(data.head_dim, static_cast<int>(ranges.size()));
+  std::vector<AttentionRow> rows;
+  for (std::size_t r = 0; r < ranges.size(); ++r) {
+    rows.push_back(
+        {nullptr,
+         states.data() + r * static_cast<std::size_t>(AttentionState::stride(data.head_dim)),
+         ranges[r].first, ranges[r].end, data.rows[r]});
+  }
+  table.attend_tile(data.view(), rows.data(), static_cast<Index>(rows.size()));
+  return states;
+}
+
+TEST_P(AttendTileOnEveryIsa, EqualsPortableWithInt8Keys) {
+  Random random(32);
+  for (const int head_dim : {1, 5, 8, 40, 64, 80, 128, 256}) {
+    for (const int num_rows : {1, 2, 3, 4, 5, 6, 7, 13, 30}) {
+      for (const bool is_extreme : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "head_dim " << head_dim << ", rows " << num_rows);
+        const Int8Data data = random_int8(random, head_dim, num_rows, is_extreme);
+        std::vector<Range> ranges;
+        for (int r = 0; r < num_rows; ++r) ranges.push_back(random_range(random));
+        expect_same_bits(attend_int8(table(), data, ranges).span(),
+                         attend_int8(portable(), data, ranges).span());
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// One visible key: its score is the maximum, and the output its value.
+TEST_P(AttendTileOnEveryIsa, ScoresOfInt8KeysAreExactDotsTimesBothScales) {
+  Random random(33);
+  for (const int head_dim : {3, 64, 256}) {
+    const Int8Data data = random_int8(random, head_dim, 3, head_dim == 256);
+    for (int j = 0; j < kAttentionTile; ++j) {
+      const Range ranges[] = {{j, j + 1}, {j, j + 1}, {j, j + 1}};
+      const AlignedBuffer<float> states = attend_int8(table(), data, ranges);
+      for (std::size_t r = 0; r < 3; ++r) {
+        const float scale = data.rows[r].scale * data.key_scales[static_cast<std::size_t>(j)];
+        const float want = static_cast<float>(data.dot(r, j)) * scale + 0.0f;
+        const auto state = r * static_cast<std::size_t>(AttentionState::stride(head_dim));
+        EXPECT_EQ(states[state + static_cast<std::size_t>(AttentionState::max_offset(head_dim))],
+                  want);
+        EXPECT_EQ(states[state + AttentionState::kOutput], data.tile.value(j, 0));
+      }
+    }
+  }
+}
+
+TEST_P(AttendTileOnEveryIsa, LoadsInt8KeysByGroupsOfFour) {
+  Random random(34);
+  for (const int length : {1, 4, 7, 16, 40, 64, 100}) {
+    for (const int num_rows : {1, 8, 15, 33, 64}) {
+      const int stride = num_int8_groups(length) * kInt8Group;
+      std::vector<std::byte> bytes(static_cast<std::size_t>(stride * num_rows));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.integer(0, 255));
+      const int first = random.integer(0, kAttentionTile - num_rows);
+      std::vector<float> lanes(static_cast<std::size_t>(stride / 4 * kAttentionTile), 1.0f);
+      table().load_keys({ElementType::kInt8, bytes.data(), stride, num_rows, length},
+                        lanes.data() + first);
+      const auto* const got = reinterpret_cast<const std::byte*>(lanes.data());
+      for (int j = 0; j < num_rows; ++j) {
+        for (int d = 0; d < stride; ++d) {
+          ASSERT_EQ(got[(d / 4 * kAttentionTile + first + j) * 4 + d % 4],
+                    bytes[static_cast<std::size_t>(j * stride + d)])
+              << length << ", " << num_rows << ": " << j << ", " << d;
+        }
+      }
+      if (num_rows == kAttentionTile) continue;
+      EXPECT_EQ(lanes[static_cast<std::size_t>(first > 0 ? 0 : num_rows)], 1.0f) << "another lane";
+    }
+  }
+}
+
+TEST_P(AttendTileOnEveryIsa, LoadsInt8ValuesTimesTheirScale) {
+  Random random(35);
+  for (const int length : kRowLengths) {
+    for (const int num_rows : {1, 3, 64}) {
+      std::vector<std::byte> bytes(static_cast<std::size_t>(length * num_rows));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.integer(0, 255));
+      std::vector<float> scales;
+      for (int j = 0; j < num_rows; ++j) scales.push_back(random.uniform(0.0f, 1.0f));
+      scales.back() = kNaN;  // of a row that was not finite; its padding is zeros still
+      ElementRows rows{ElementType::kInt8, bytes.data(), length, num_rows, length};
+      rows.scales = scales.data();
+      const int padded = padded_head_dim(length);
+      AlignedBuffer<float> values = nans(Index{num_rows} * padded);
+      table().load_values(rows, values.data());
+      for (int j = 0; j < num_rows; ++j) {
+        for (int d = 0; d < padded; ++d) {
+          const auto integer =
+              d < length ? static_cast<std::int8_t>(bytes[static_cast<std::size_t>(j * length + d)])
+                         : std::int8_t{0};
+          const float want =
+              d < length ? static_cast<float>(integer) * scales[static_cast<std::size_t>(j)] : 0.0f;
+          ASSERT_TRUE(same_bits(values[static_cast<std::size_t>(j * padded + d)], want))
+              << length << ": " << j << ", " << d;
+        }
+      }
+    }
+  }
+}
+
 // ---- merge_states ----
 
 TEST_P(AttendTileOnEveryIsa, MergesAsDocumented) {
@@ -539,7 +697,6 @@ TEST_P(AttendTileOnEveryIsa, MergesAsDocumented) {
 // ---- Conversions ----
 
 constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kF16, ElementType::kBF16};
-constexpr int kRowLengths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 33, 40, 64, 80, 96, 112, 256};
 
 /// Rows of random elements; the buffer ends with the last element.
 struct StoredRows {
