@@ -57,6 +57,7 @@
 #include "kvick/cache/kv_view.hpp"
 #include "kvick/cache/paged_kv_cache.hpp"
 #include "kvick/cache/row_store.hpp"
+#include "kvick/cache/sequence_state.hpp"
 
 #include "kvick/nn/attention.hpp"
 #include "kvick/nn/attention_plan.hpp"

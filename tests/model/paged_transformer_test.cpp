@@ -164,6 +164,35 @@ TEST_F(PagedTransformer, GivesTheSameBitsForABatchThatSharesBlocks) {
   }
 }
 
+TEST_F(PagedTransformer, GivesTheSameBitsAfterExportAndImport) {
+  const auto prompt = random_tokens(90, 12), rest = random_tokens(20, 13);
+  for_each_cache([&](PagedKVStorage& cache, ElementType type) {
+    const Matrix want = evaluate(model_, joined(prompt, rest), type).bottomRows(20);
+    evaluate(model_, cache, 0, prompt, 90);
+    const auto bytes = export_sequence(cache, 0, prompt, model_.fingerprint());
+    auto other = model_.make_cache({.max_seq_len = 110, .element_type = type});
+    ASSERT_EQ(import_sequence(other, 0, bytes, model_.fingerprint()), prompt);
+    EXPECT_EQ(evaluate(model_, other, 0, rest, 20), want);
+    ASSERT_EQ(import_sequence(cache, 1, bytes, model_.fingerprint()), prompt);
+    EXPECT_EQ(evaluate(model_, cache, 1, rest, 3), want);
+  });
+}
+
+TEST(Transformer, FingerprintsTellModelsAndSettingsApart) {
+  const auto fingerprint = [](unsigned seed, const TransformerOptions& options,
+                              TensorType type = TensorType::kQ8_0) {
+    return Transformer(TinyModel({.type = type, .seed = seed}).file(), options).fingerprint();
+  };
+  const auto base = fingerprint(1, {.threads = 1});
+  EXPECT_EQ(fingerprint(1, {.threads = 2, .isa = Isa::kPortable}), base)
+      << "no bit depends on these";
+  EXPECT_NE(fingerprint(2, {.threads = 1}), base);
+  EXPECT_NE(fingerprint(1, {.threads = 1}, TensorType::kQ4_0), base);
+  EXPECT_NE(fingerprint(1, {.threads = 1, .activations = ActivationType::kF32}), base);
+  EXPECT_NE(fingerprint(1, {.threads = 1, .weights = TensorType::kQ4_0}), base);
+  EXPECT_NE(fingerprint(1, {.threads = 1, .window = {100}}), base);
+}
+
 TEST_F(PagedTransformer, StepsDoNotAllocateOnceWarm) {
   const auto tokens = random_tokens(100, 9);
   auto cache = make_cache(16, ElementType::kInt8);

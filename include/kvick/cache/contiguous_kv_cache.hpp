@@ -62,6 +62,9 @@ class ContiguousKVCache : public KVStorage {
 
   KVRun run(int layer, int sequence, int kv_head, int position) const noexcept override;
 
+  /// The same to restore rows that were stored once; of one sequence's own, [length, reserved).
+  MutableKVRun mutable_run(int layer, int sequence, int kv_head, int position) noexcept;
+
   /// Bytes of keys and values together.
   std::size_t memory_bytes() const noexcept { return rows_.memory_bytes(); }
 
@@ -211,6 +214,12 @@ inline KVRun ContiguousKVCache::run(int layer, int sequence, int kv_head,
   const Extent& extent = extents_[static_cast<std::size_t>(sequence)];
   assert(position >= 0 && position < extent.reserved);
   return rows_.run(row(layer, sequence, kv_head, position), extent.reserved - position);
+}
+
+inline MutableKVRun ContiguousKVCache::mutable_run(int layer, int sequence, int kv_head,
+                                                   int position) noexcept {
+  const int num_tokens = run(layer, sequence, kv_head, position).num_tokens;
+  return rows_.mutable_run(row(layer, sequence, kv_head, position), num_tokens);
 }
 
 inline std::size_t ContiguousKVCache::row(int layer, int sequence, int kv_head,

@@ -81,11 +81,21 @@ class PagedKVStorage : public KVStorage {
   /// Runs end with their block. The position must be one that the window keeps.
   KVRun run(int layer, int sequence, int kv_head, int position) const noexcept override;
 
+  /// The same to restore rows that were stored once; of one sequence's own, [length, reserved).
+  MutableKVRun mutable_run(int layer, int sequence, int kv_head, int position) noexcept;
+
   /// Bytes of keys and values together.
   std::size_t memory_bytes() const noexcept { return rows_.memory_bytes(); }
 
  private:
+  /// A row, and how many of its sequence follow adjacent to it, itself included.
+  struct Place {
+    std::size_t row;
+    int num_tokens;
+  };
+
   std::size_t row(int layer, BlockId block, int kv_head) const noexcept;
+  Place place(int layer, int sequence, int kv_head, int position) const noexcept;
 
   BlockManager blocks_;
   RowStore rows_;
@@ -195,15 +205,27 @@ inline void PagedKVStorage::write(int layer, int sequence, int position, ConstMa
   }
 }
 
-inline KVRun PagedKVStorage::run(int layer, int sequence, int kv_head,
-                                 int position) const noexcept {
+inline PagedKVStorage::Place PagedKVStorage::place(int layer, int sequence, int kv_head,
+                                                   int position) const noexcept {
   assert(layer >= 0 && layer < num_layers() && kv_head >= 0 && kv_head < num_kv_heads());
   const int size = blocks_.block_tokens();
   const BlockId block = blocks_.table(sequence)[static_cast<std::size_t>(position / size)];
   assert(block != kNoBlock);
   const int offset = position % size;
-  const int num_tokens = std::min(size - offset, blocks_.reserved(sequence) - position);
-  return rows_.run(row(layer, block, kv_head) + static_cast<std::size_t>(offset), num_tokens);
+  return {row(layer, block, kv_head) + static_cast<std::size_t>(offset),
+          std::min(size - offset, blocks_.reserved(sequence) - position)};
+}
+
+inline KVRun PagedKVStorage::run(int layer, int sequence, int kv_head,
+                                 int position) const noexcept {
+  const Place at = place(layer, sequence, kv_head, position);
+  return rows_.run(at.row, at.num_tokens);
+}
+
+inline MutableKVRun PagedKVStorage::mutable_run(int layer, int sequence, int kv_head,
+                                                int position) noexcept {
+  const Place at = place(layer, sequence, kv_head, position);
+  return rows_.mutable_run(at.row, at.num_tokens);
 }
 
 }  // namespace kvick::inline v0_1

@@ -40,6 +40,15 @@ struct KVRun {
   const float* value_scales = nullptr;
 };
 
+/// The same for who restores rows as they were stored; rows are adjacent.
+struct MutableKVRun {
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+  int num_tokens = 0;
+  float* key_scales = nullptr;
+  float* value_scales = nullptr;
+};
+
 /// Longest head of an int8 cache.
 inline constexpr int kMaxInt8HeadDim = 1024;
 
@@ -61,20 +70,15 @@ class RowStore {
            (element_row_bytes(type, head_dim) + (type == ElementType::kInt8 ? sizeof(float) : 0));
   }
 
-  ElementType element_type() const noexcept { return type_; }
-  std::size_t row_bytes() const noexcept { return row_bytes_; }
   std::size_t memory_bytes() const noexcept;
 
   /// Converts and stores one row from floats [head_dim].
   void store(std::size_t row, const float* key, const float* value) noexcept;
 
   KVRun run(std::size_t row, int num_tokens) const noexcept;
+  MutableKVRun mutable_run(std::size_t row, int num_tokens) noexcept;
 
   void copy(std::size_t from, std::size_t to, std::size_t num_rows) noexcept;
-
-  /// Bytes of rows as they are stored, for `part(bytes, size)`: keys, values, then their scales.
-  template <class Part>
-  void for_each_part(std::size_t row, std::size_t num_rows, Part&& part);
 
  private:
   void store_half(const float* from, std::byte* to, float* scale) noexcept;
@@ -150,14 +154,14 @@ inline KVRun RowStore::run(std::size_t row, int num_tokens) const noexcept {
           .value_scales = has_scales ? value_scales_.data() + row : nullptr};
 }
 
-template <class Part>
-void RowStore::for_each_part(std::size_t row, std::size_t num_rows, Part&& part) {
-  part(keys_.data() + row * row_bytes_, num_rows * row_bytes_);
-  part(values_.data() + row * row_bytes_, num_rows * row_bytes_);
-  if (type_ != ElementType::kInt8) return;
-  const std::size_t num_bytes = num_rows * sizeof(float);
-  part(reinterpret_cast<std::byte*>(key_scales_.data() + row), num_bytes);
-  part(reinterpret_cast<std::byte*>(value_scales_.data() + row), num_bytes);
+inline MutableKVRun RowStore::mutable_run(std::size_t row, int num_tokens) noexcept {
+  const std::size_t offset = row * row_bytes_;
+  const bool has_scales = type_ == ElementType::kInt8;
+  return {.keys = keys_.data() + offset,
+          .values = values_.data() + offset,
+          .num_tokens = num_tokens,
+          .key_scales = has_scales ? key_scales_.data() + row : nullptr,
+          .value_scales = has_scales ? value_scales_.data() + row : nullptr};
 }
 
 inline void RowStore::copy(std::size_t from, std::size_t to, std::size_t num_rows) noexcept {

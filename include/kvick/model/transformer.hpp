@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -31,6 +32,7 @@
 #include "kvick/cache/contiguous_kv_cache.hpp"
 #include "kvick/cache/kv_storage.hpp"
 #include "kvick/cache/paged_kv_cache.hpp"
+#include "kvick/cache/sequence_state.hpp"
 #include "kvick/core/error.hpp"
 #include "kvick/core/fp_environment.hpp"
 #include "kvick/core/matrix.hpp"
@@ -79,6 +81,10 @@ class Transformer {
   int num_threads() const noexcept { return pool_->num_threads(); }
   Isa isa() const noexcept { return kernels_->isa; }
 
+  /// A number for all that keys and values depend on beside the tokens: architecture, weights and how
+  /// they are multiplied. Of each tensor, name, type, sizes and some 64 samples of its bytes are read.
+  std::uint64_t fingerprint() const;
+
   /// A cache with room for every sequence at full length.
   Cache make_cache(const CacheOptions& options = {}) const;
 
@@ -118,6 +124,7 @@ class Transformer {
   std::unique_ptr<ThreadPool> pool_;
   const KernelTable* kernels_;
   ActivationType activations_;
+  std::optional<TensorType> converted_to_;
   PackedModel weights_;
   Attention attention_;
   LinearWorkspace linear_work_;
@@ -149,6 +156,7 @@ inline Transformer::Transformer(GgufFile file, const TransformerOptions& options
       pool_(std::make_unique<ThreadPool>(options.threads)),
       kernels_(&kernel_table(options.isa)),
       activations_(options.activations),
+      converted_to_(options.weights),
       attention_({.num_heads = config_.num_heads,
                   .num_kv_heads = config_.num_kv_heads,
                   .head_dim = config_.head_dim,
@@ -179,6 +187,38 @@ inline Transformer::Cache Transformer::make_cache(const CacheOptions& options) c
                 .num_kv_heads = config_.num_kv_heads,
                 .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
                 .head_dim = config_.head_dim});
+}
+
+inline std::uint64_t Transformer::fingerprint() const {
+  std::uint64_t sum = 0;
+  const auto add = [&sum](const void* data, std::size_t size) {
+    const std::uint64_t parts[] = {sum,
+                                   state_checksum({static_cast<const std::byte*>(data), size})};
+    sum = state_checksum(std::as_bytes(std::span(parts)));
+  };
+  const auto add_number = [&](auto value) { add(&value, sizeof value); };
+  add(config_.architecture.data(), config_.architecture.size());
+  add_number(config_.rms_epsilon);
+  add_number(config_.num_heads);
+  add_number(static_cast<int>(activations_));
+  add_number(converted_to_ ? static_cast<int>(*converted_to_) : -1);
+  add_number(attention_.shape().window.size);
+  add_number(attention_.shape().window.num_sinks);
+  const int positions[] = {1, 100};
+  Matrix rotations(2, rope_.rotary_dim());
+  rope_.rotations(positions, rotations);
+  add(rotations.data(), static_cast<std::size_t>(rotations.size()) * sizeof(float));
+  for (const GgufTensor& tensor : file_.tensors()) {
+    add(tensor.name.data(), tensor.name.size());
+    add_number(static_cast<int>(tensor.type));
+    add(tensor.dims.data(), sizeof tensor.dims);
+    constexpr std::size_t kSampleBytes = 64, kSamples = 64;
+    const std::size_t step = std::max(kSampleBytes, tensor.data.size() / kSamples);
+    for (std::size_t at = 0; at < tensor.data.size(); at += step) {
+      add(tensor.data.data() + at, std::min(kSampleBytes, tensor.data.size() - at));
+    }
+  }
+  return sum;
 }
 
 inline PagedKVStorage Transformer::make_paged_cache(const CacheOptions& options) const {
