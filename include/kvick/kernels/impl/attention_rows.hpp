@@ -17,7 +17,7 @@
 namespace kvick::inline v0_1::detail {
 
 /// Rows whose scores are kept at a time.
-inline constexpr int kChunkRows = 24;
+inline constexpr int kChunkRows = 12;
 
 /// `Lanes` is what an ISA brings:
 ///   kBlockRows: rows that share a load of the tile;
@@ -26,8 +26,8 @@ inline constexpr int kChunkRows = 24;
 ///     sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
 ///   score_int8(num_rows, queries, tile, scores): the scores of all keys of an int8 tile for 1 to
 ///     kBlockRows queries;
-///   weigh(row, head_dim, scores): turns the scores of a row into weights, those of invisible keys
-///     into 0, and rescales its state to the new maximum. `scores` is 64-byte aligned.
+///   weigh(rows, num_rows, head_dim, scores): turns the scores of rows into weights, those of
+///     invisible keys into 0, and rescales their states to the new maxima. `scores` is 64-byte aligned.
 template <class Lanes>
 struct AttendRows {
   using Scores = float[kAttentionTile];
@@ -92,7 +92,7 @@ struct AttendRows {
       const int first = first_row(b);
       score(tile, rows + first, first_row(b + 1) - first, scores + first);
     }
-    for (int r = 0; r < num_rows; ++r) Lanes::weigh(rows[r], tile.head_dim, scores[r]);
+    Lanes::weigh(rows, num_rows, tile.head_dim, scores);
     for (int b = 0; b < num_blocks; ++b) {
       const int first = first_row(b);
       add_values(tile, rows + first, first_row(b + 1) - first, scores + first);

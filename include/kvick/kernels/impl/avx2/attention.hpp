@@ -119,39 +119,7 @@ KVICK_AVX2_INLINE float max_lane(__m256 v) noexcept {
   return _mm_cvtss_f32(_mm_max_ss(by2, _mm_shuffle_ps(by2, by2, 1)));
 }
 
-/// What AttendRows needs of this ISA.
-struct AttentionLanes {
-  static constexpr int kBlockRows = 3;
-
-  KVICK_AVX2 static void accumulate(int num_rows, const float* const* weights, const float* tile,
-                                    Index stride, Index begin, Index end, int num_columns,
-                                    float* const* sums) noexcept {
-    if (num_rows == 3) {
-      accumulate_columns<3>(weights, tile, stride, begin, end, num_columns, sums);
-    } else if (num_rows == 2) {
-      accumulate_columns<2>(weights, tile, stride, begin, end, num_columns, sums);
-    } else {
-      accumulate_columns<1>(weights, tile, stride, begin, end, num_columns, sums);
-    }
-  }
-
-  KVICK_AVX2 static void score_int8(int num_rows, const Int8Query* const* queries,
-                                    const AttentionTile& tile,
-                                    float (*scores)[kAttentionTile]) noexcept {
-    if (num_rows == 3) {
-      score_int8_rows<3>(queries, tile, scores);
-    } else if (num_rows == 2) {
-      score_int8_rows<2>(queries, tile, scores);
-    } else {
-      score_int8_rows<1>(queries, tile, scores);
-    }
-  }
-
-  KVICK_AVX2 static void weigh(const AttentionRow& row, int head_dim, float* scores) noexcept;
-};
-
-KVICK_AVX2 inline void AttentionLanes::weigh(const AttentionRow& row, int head_dim,
-                                             float* scores) noexcept {
+KVICK_AVX2 inline void weigh_row(const AttentionRow& row, int head_dim, float* scores) noexcept {
   constexpr int kVectors = kAttentionTile / 8;
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   float& max = row.state[AttentionState::max_offset(head_dim)];
@@ -188,6 +156,40 @@ KVICK_AVX2 inline void AttentionLanes::weigh(const AttentionRow& row, int head_d
   }
   max = new_max;
 }
+
+/// What AttendRows needs of this ISA.
+struct AttentionLanes {
+  static constexpr int kBlockRows = 3;
+
+  KVICK_AVX2 static void accumulate(int num_rows, const float* const* weights, const float* tile,
+                                    Index stride, Index begin, Index end, int num_columns,
+                                    float* const* sums) noexcept {
+    if (num_rows == 3) {
+      accumulate_columns<3>(weights, tile, stride, begin, end, num_columns, sums);
+    } else if (num_rows == 2) {
+      accumulate_columns<2>(weights, tile, stride, begin, end, num_columns, sums);
+    } else {
+      accumulate_columns<1>(weights, tile, stride, begin, end, num_columns, sums);
+    }
+  }
+
+  KVICK_AVX2 static void score_int8(int num_rows, const Int8Query* const* queries,
+                                    const AttentionTile& tile,
+                                    float (*scores)[kAttentionTile]) noexcept {
+    if (num_rows == 3) {
+      score_int8_rows<3>(queries, tile, scores);
+    } else if (num_rows == 2) {
+      score_int8_rows<2>(queries, tile, scores);
+    } else {
+      score_int8_rows<1>(queries, tile, scores);
+    }
+  }
+
+  KVICK_AVX2 static void weigh(const AttentionRow* rows, int num_rows, int head_dim,
+                               float (*scores)[kAttentionTile]) noexcept {
+    for (int r = 0; r < num_rows; ++r) weigh_row(rows[r], head_dim, scores[r]);
+  }
+};
 
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {

@@ -122,6 +122,66 @@ using ScoreInt8 = void (*)(const Int8Query* const*, const AttentionTile&,
 inline constexpr ScoreInt8 kScoreInt8[6] = {score_int8<1>, score_int8<2>, score_int8<3>,
                                             score_int8<4>, score_int8<5>, score_int8<6>};
 
+/// The largest lane of each of kRows vectors that hold no NaN.
+template <int kRows>
+KVICK_AVX512_INLINE void max_lanes(const __m512 (&v)[kRows], float (&max)[kRows]) noexcept {
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) max[r] = max_lane(v[r]);
+}
+
+/// What AttendRows asks of weigh(), for rows side by side: each is a chain of dependent steps.
+template <int kRows>
+KVICK_AVX512 inline void weigh_rows(const AttentionRow* rows, int head_dim,
+                                    float (*scores)[kAttentionTile]) noexcept {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  __m512 s[kRows][kBlockVectors];
+  __m512 maxima[kRows], reference[kRows], rescale[kRows];
+  float max[kRows];
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    const unsigned long long below_end = ~0ull >> (kAttentionTile - rows[r].end_key);
+    const unsigned long long visible = below_end & (~0ull << rows[r].first_key);
+    // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
+    maxima[r] = _mm512_set1_ps(rows[r].state[AttentionState::max_offset(head_dim)]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockVectors; ++v) {
+      s[r][v] =
+          _mm512_mask_blend_ps(static_cast<__mmask16>(visible >> (v * 16)),
+                               _mm512_set1_ps(kMinusInfinity), _mm512_load_ps(scores[r] + v * 16));
+      maxima[r] = _mm512_maskz_max_ps(kAllLanes, s[r][v], maxima[r]);
+    }
+  }
+  max_lanes(maxima, max);
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    float& state_max = rows[r].state[AttentionState::max_offset(head_dim)];
+    max[r] += 0.0f;  // -0 becomes +0
+    reference[r] = _mm512_set1_ps(max[r] == kMinusInfinity ? 0.0f : max[r]);
+    rescale[r] = exp16(_mm512_sub_ps(_mm512_set1_ps(state_max), reference[r]));
+    state_max = max[r];
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kBlockVectors; ++v) {
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      s[r][v] = exp16(_mm512_sub_ps(s[r][v], reference[r]));
+      _mm512_store_ps(scores[r] + v * 16, s[r][v]);
+    }
+  }
+  const int padded = padded_head_dim(head_dim);
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    float* const sums = rows[r].state + AttentionState::kSums;
+    float* const output = rows[r].state + AttentionState::kOutput;
+    const __m512 tile_sums =
+        _mm512_add_ps(_mm512_add_ps(s[r][0], s[r][1]), _mm512_add_ps(s[r][2], s[r][3]));
+    _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), rescale[r], tile_sums));
+    for (int d = 0; d < padded; d += 16) {
+      _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), rescale[r]));
+    }
+  }
+}
+
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
   static constexpr int kBlockRows = 6;
@@ -141,42 +201,13 @@ struct AttentionLanes {
     kScoreInt8[num_rows - 1](queries, tile, scores);
   }
 
-  KVICK_AVX512 static void weigh(const AttentionRow& row, int head_dim, float* scores) noexcept;
+  KVICK_AVX512 static void weigh(const AttentionRow* rows, int num_rows, int head_dim,
+                                 float (*scores)[kAttentionTile]) noexcept {
+    int r = 0;
+    for (; r + 2 <= num_rows; r += 2) weigh_rows<2>(rows + r, head_dim, scores + r);
+    if (r < num_rows) weigh_rows<1>(rows + r, head_dim, scores + r);
+  }
 };
-
-KVICK_AVX512 inline void AttentionLanes::weigh(const AttentionRow& row, int head_dim,
-                                               float* scores) noexcept {
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  float& max = row.state[AttentionState::max_offset(head_dim)];
-  float* const sums = row.state + AttentionState::kSums;
-  float* const output = row.state + AttentionState::kOutput;
-  const unsigned long long below_end = ~0ull >> (kAttentionTile - row.end_key);
-  const unsigned long long visible = below_end & (~0ull << row.first_key);
-  // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
-  __m512 s[kBlockVectors];
-  __m512 maxima = _mm512_set1_ps(max);
-#pragma GCC unroll 4
-  for (int v = 0; v < kBlockVectors; ++v) {
-    s[v] = _mm512_mask_blend_ps(static_cast<__mmask16>(visible >> (v * 16)),
-                                _mm512_set1_ps(kMinusInfinity), _mm512_load_ps(scores + v * 16));
-    maxima = _mm512_maskz_max_ps(kAllLanes, s[v], maxima);
-  }
-  const float new_max = max_lane(maxima) + 0.0f;  // -0 becomes +0
-  const __m512 reference = _mm512_set1_ps(new_max == kMinusInfinity ? 0.0f : new_max);
-  const __m512 rescale = exp16(_mm512_sub_ps(_mm512_set1_ps(max), reference));
-#pragma GCC unroll 4
-  for (int v = 0; v < kBlockVectors; ++v) {
-    s[v] = exp16(_mm512_sub_ps(s[v], reference));
-    _mm512_store_ps(scores + v * 16, s[v]);
-  }
-  const __m512 tile_sums = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
-  _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), rescale, tile_sums));
-  const int padded = padded_head_dim(head_dim);
-  for (int d = 0; d < padded; d += 16) {
-    _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), rescale));
-  }
-  max = new_max;
-}
 
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {

@@ -148,35 +148,48 @@ KVICK_AVX512 inline void load_keys(const ElementRows& keys, float* lanes) noexce
   }
 }
 
-/// The first elements of 16 as floats, the others 0.
+/// 16 elements as floats.
 template <ElementType type>
-KVICK_AVX512_INLINE __m512 load_floats(const std::byte* from, __mmask16 mask) noexcept {
+KVICK_AVX512_INLINE __m512 load_floats(const std::byte* from) noexcept {
   if constexpr (type == ElementType::kF32) {
-    return _mm512_maskz_loadu_ps(mask, from);
+    return _mm512_loadu_ps(from);
   } else if constexpr (type == ElementType::kInt8) {
-    const __m512i integers =
-        _mm512_maskz_cvtepi8_epi32(kAllLanes, _mm_maskz_loadu_epi8(mask, from));
+    const __m512i integers = _mm512_maskz_cvtepi8_epi32(kAllLanes, load_16_bytes(from));
     return _mm512_maskz_cvtepi32_ps(kAllLanes, integers);
   } else {
-    return widen<type>(_mm256_maskz_loadu_epi16(mask, from));
+    return widen<type>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   }
+}
+
+/// The first `count` (1 to 15) elements as floats, the others 0.
+template <ElementType type>
+KVICK_AVX512_INLINE __m512 load_first_floats(const std::byte* from, int count) noexcept {
+  alignas(64) std::byte copies[16 * size_bytes(type)] = {};
+  std::memcpy(copies, from, static_cast<std::size_t>(count) * size_bytes(type));
+  return load_floats<type>(copies);
 }
 
 template <ElementType type>
 KVICK_AVX512 inline void widen_rows(const ElementRows& rows, float* values) noexcept {
-  const __mmask16 last = first_lanes(rows.head_dim - (padded_head_dim(rows.head_dim) - 16));
+  constexpr std::size_t kStep = 16 * size_bytes(type);
+  const int num_whole = rows.head_dim / 16;
+  const int rest = rows.head_dim % 16;
   const std::byte* row = rows.data;
   for (int j = 0; j < rows.num_rows; ++j, row += rows.stride_bytes) {
     prefetch_row(rows, j);
     const std::byte* from = row;
     const __m512 scale = _mm512_set1_ps(type == ElementType::kInt8 ? rows.scales[j] : 1.0f);
-    for (int left = rows.head_dim; left > 0; left -= 16, values += 16) {
-      const __mmask16 mask = left >= 16 ? kAllLanes : last;
-      __m512 v = load_floats<type>(from, mask);
-      if constexpr (type == ElementType::kInt8) v = _mm512_maskz_mul_ps(mask, v, scale);
-      _mm512_storeu_ps(values, v);
-      from += 16 * size_bytes(type);
+#pragma GCC unroll 4
+    for (int i = 0; i < num_whole; ++i, from += kStep, values += 16) {
+      const __m512 v = load_floats<type>(from);
+      _mm512_storeu_ps(values, type == ElementType::kInt8 ? _mm512_mul_ps(v, scale) : v);
     }
+    if (rest == 0) continue;
+    // Padding stays 0 whatever the scale is.
+    const __m512 v = load_first_floats<type>(from, rest);
+    const __m512 scaled = _mm512_maskz_mul_ps(first_lanes(rest), v, scale);
+    _mm512_storeu_ps(values, type == ElementType::kInt8 ? scaled : v);
+    values += 16;
   }
 }
 
