@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvick/cache/sequence_state.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/sampler.hpp"
 #include "kvick/text/stop_matcher.hpp"
@@ -53,6 +54,8 @@ struct Options {
   bool ignore_eos = false;
   bool print_ids = false;
   std::string logits_file;
+  std::string load_cache;  // files of sequence states; may be empty
+  std::string save_cache;
   bool print_json = false;
 
   /// 32 bits: short to type, and exact in every JSON reader.
@@ -82,6 +85,15 @@ std::optional<Options> parse_options(int argc, char** argv) {
       ->excludes(prompt);
   app.add_flag("--special", options.parse_special,
                "control tokens such as <|im_end|> may be written in the text");
+
+  app.add_option(
+         "--load-cache", options.load_cache,
+         "the prompt follows the tokens that --save-cache wrote to this file, which need not "
+         "be evaluated again")
+      ->type_name("FILE");
+  app.add_option("--save-cache", options.save_cache,
+                 "write prompt and new tokens, with all that is cached of them, to this file")
+      ->type_name("FILE");
 
   app.option_defaults()->group("Sampling");
   app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")
@@ -138,7 +150,10 @@ std::vector<TokenId> read_prompt(const Options& options, const kvick::Tokenizer&
   }
   const std::string text = options.prompt ? *options.prompt : programs::read_standard_input();
   if (text.empty()) throw BadInput("the prompt must not be empty");
-  return tokenizer.encode(text, {.add_eos = false, .parse_special = options.parse_special});
+  std::optional<bool> add_bos;  // what the vocabulary asks for, at the beginning
+  if (!options.load_cache.empty()) add_bos = false;
+  return tokenizer.encode(
+      text, {.add_bos = add_bos, .add_eos = false, .parse_special = options.parse_special});
 }
 
 /// How many tokens may be generated: what was asked for, or what the context has room for.
@@ -189,6 +204,27 @@ bool decode(Transformer& model, Transformer::Cache& cache, kvick::Matrix& logits
     if (i + 1 < max_new_tokens) evaluate(model, cache, std::span(&token, 1), logits);
   }
   return false;
+}
+
+/// The tokens of the file, which are cached then.
+std::vector<TokenId> load_cache(const Options& options, const Transformer& model,
+                                Transformer::Cache& cache) {
+  if (options.load_cache.empty()) return {};
+  const auto tokens = kvick::load_sequence(options.load_cache, cache, 0, model.fingerprint());
+  if (!tokens) throw BadInput("the tokens of --load-cache must fit the context");
+  for (const TokenId token : *tokens) {
+    if (token < 0 || token >= model.vocab_size()) throw BadInput("a bad token in --load-cache");
+  }
+  return *tokens;
+}
+
+/// Saves `tokens`, of which the last may not be evaluated yet.
+void save_cache(const Options& options, Transformer& model, Transformer::Cache& cache,
+                std::span<const TokenId> tokens) {
+  if (options.save_cache.empty()) return;
+  kvick::Matrix logits(1, model.vocab_size());
+  evaluate(model, cache, tokens.subspan(static_cast<std::size_t>(cache.length(0))), logits);
+  kvick::save_sequence(options.save_cache, cache, 0, tokens, model.fingerprint());
 }
 
 // ---- Output: tokens to text ----
@@ -295,13 +331,18 @@ void run(int argc, char** argv) {
   summary.load_seconds = open_time.seconds();
   const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
   const int context = programs::context_size(options.run.context, config.max_seq_len);
-  const int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
+  int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
   std::ofstream logits_file = open_logits_file(options.logits_file);
 
   const programs::Stopwatch load_time;
   Transformer model = programs::load_model(std::move(file), options.run);
   auto cache = model.make_cache({.max_seq_len = context, .element_type = options.run.cache_type()});
   summary.load_seconds += load_time.seconds();
+
+  std::vector<TokenId> tokens = load_cache(options, model, cache);
+  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
+  max_new_tokens = num_tokens_to_generate(options, tokens.size(), context);
+  const auto num_before = tokens.size();
 
   kvick::Matrix logits(1, model.vocab_size());
   const programs::Stopwatch prefill_time;
@@ -314,8 +355,7 @@ void run(int argc, char** argv) {
   const auto end_tokens = tokenizer.end_of_generation_ids();
   sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
   kvick::Sampler sampler(sampling);
-  Continuation continuation(tokenizer, prompt, std::move(stop_matcher));
-  std::vector<TokenId> tokens = prompt;
+  Continuation continuation(tokenizer, tokens, std::move(stop_matcher));
   std::vector<TokenId> new_tokens;
   const auto accept = [&](TokenId token) {
     if (!options.ignore_eos && tokenizer.is_end_of_generation(token)) return false;
@@ -326,9 +366,11 @@ void run(int argc, char** argv) {
   };
   const programs::Stopwatch decode_time;
   summary.is_stopped = decode(model, cache, logits, sampler, max_new_tokens, tokens, accept);
-  const int num_evaluated = cache.length(0) - static_cast<int>(prompt.size());
+  const int num_evaluated = cache.length(0) - static_cast<int>(num_before);
   summary.decode_rate = rate(static_cast<std::size_t>(num_evaluated), decode_time);
   summary.num_generated_tokens = new_tokens.size();
+
+  save_cache(options, model, cache, tokens);
 
   const std::string rest = continuation.finish();
   programs::print((options.print_ids ? programs::format_token_ids(new_tokens) : rest) + "\n");

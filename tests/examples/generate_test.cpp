@@ -484,4 +484,35 @@ TEST(Generate, PrintsEveryTokenAtOnceAndNoBrokenCharacter) {
 }
 #endif
 
+// A chat goes on from a file as if it had never stopped.
+TEST(Generate, ResumesFromASavedCache) {
+  const RandomModel model;
+  const std::string file = model.directory() / "chat.state";
+  for (const std::string kv : {"f16", "int8"}) {
+    const Arguments base = {"-m", model.path(), "--kv", kv, "--temp", "0", "--ids"};
+    const std::string whole =
+        generate_text(base + Arguments{"--prompt-ids", "5,6,7,8,9", "-n", "9"});
+    generate(base + Arguments{"--prompt-ids", "5,6,7", "-n", "0", "--save-cache", file});
+    const Arguments resume =
+        base + Arguments{"--load-cache", file, "--prompt-ids", "8,9", "-n", "9"};
+    EXPECT_EQ(generate_text(resume), whole) << kv;
+  }
+  // New tokens are saved too, the last one with them.
+  const Arguments base = {"-m", model.path(), "--temp", "0", "--ids", "--ignore-eos"};
+  const std::string start =
+      generate_text(base + Arguments{"--prompt-ids", "5,6,7", "-n", "4", "--save-cache", file});
+  const std::string whole =
+      generate_text(base + Arguments{"--prompt-ids", "5,6,7," + start + ",8", "-n", "9"});
+  EXPECT_EQ(generate_text(base + Arguments{"--load-cache", file, "--prompt-ids", "8", "-n", "9"}),
+            whole);
+
+  const Arguments load = {"-m", model.path(), "--prompt-ids", "8", "--load-cache", file};
+  expect_refusal(kProgram, load + Arguments{"--kv", "f32"}, "element type");
+  expect_refusal(kProgram, load + Arguments{"--activations", "f32"}, "same model and settings");
+  std::ofstream(file, std::ios::app) << "x";
+  expect_refusal(kProgram, load, "truncated or altered");
+  expect_refusal(kProgram, {"-m", model.path(), "--prompt-ids", "8", "--load-cache", file + "x"},
+                 "cannot read");
+}
+
 }  // namespace
