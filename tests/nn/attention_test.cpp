@@ -66,10 +66,12 @@ class PagedFake : public KVStorage {
       for (int head = 0; head < num_kv_heads(); ++head) {
         const std::size_t at = offset(layer, sequence, head, position + token);
         const Index column = Index{head} * head_dim();
-        kernel_table(best_isa()).store_elements(element_type(), keys.row(token).data() + column, head_dim(),
-                               keys_.data() + at);
-        kernel_table(best_isa()).store_elements(element_type(), values.row(token).data() + column, head_dim(),
-                               values_.data() + at);
+        kernel_table(best_isa())
+            .store_elements(element_type(), keys.row(token).data() + column, head_dim(),
+                            keys_.data() + at);
+        kernel_table(best_isa())
+            .store_elements(element_type(), values.row(token).data() + column, head_dim(),
+                            values_.data() + at);
       }
     }
   }

@@ -402,7 +402,9 @@ inline void Attention::walk_split(int layer, const AttentionTask& task, const KV
     detail::reset_state(states + r * state_stride(), shape_.head_dim);
   }
   for (int tile = first_position; tile < end_position; tile += kAttentionTile) {
-    attend_tile(layer, task, cache, tile, Part::kSinks, kernels, states, scratch);
+    if (shape_.window.is_bounded()) {
+      attend_tile(layer, task, cache, tile, Part::kSinks, kernels, states, scratch);
+    }
     attend_tile(layer, task, cache, tile, Part::kWindow, kernels, states, scratch);
   }
 }
