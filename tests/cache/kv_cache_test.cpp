@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <numeric>
 #include <random>
 #include <string>
@@ -468,6 +469,27 @@ TYPED_TEST(KVCacheOf, EqualsANaiveModelUnderRandomCalls) {
     ASSERT_NO_FATAL_FAILURE(this->compare());
   }
   EXPECT_GT(num_steps, 50) << "the calls must reach complete steps to test anything";
+}
+
+// The largest magnitude of a row is 127 times its scale.
+TEST(KVCache, ViewsOfIntegersComeWithTheirScales) {
+  KVCache<std::int8_t> cache(
+      {.num_layers = 1, .batch_size = 2, .num_kv_heads = 2, .max_seq_len = 3, .head_dim = 3});
+  const std::vector<float> k = {127, -1, 0, 1, 1, 1, -254, 2, 4, 0, 0, 0};
+  const std::vector<float> v(12, -12.7f);
+  cache.update(0, k, v);
+  const auto [keys, values] = cache.get(0);
+  EXPECT_EQ(keys(0, 0, 0, 0), 127);
+  EXPECT_EQ(keys(0, 0, 0, 1), -1);
+  EXPECT_EQ(keys.scale(0, 0, 0), 1.0f);
+  EXPECT_EQ(keys(0, 1, 0, 2), 127);
+  EXPECT_EQ(keys.scale(0, 1, 0), 1.0f / 127.0f);
+  EXPECT_EQ(keys.head(1, 0).row(0)[0], -127);
+  EXPECT_EQ(keys.head(1, 0).row(0)[2], 2);
+  EXPECT_EQ(keys.scale(1, 0, 0), 2.0f);
+  EXPECT_EQ(keys.scale(1, 1, 0), 0.0f);
+  EXPECT_EQ(values(1, 1, 0, 0), -127);
+  EXPECT_EQ(values.scale(1, 1, 0), 12.7f / 127.0f);
 }
 
 }  // namespace
