@@ -25,6 +25,7 @@
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/pre_tokenizer.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -81,8 +82,8 @@ inline void check_vocabulary(const Vocabulary& vocabulary);
 /// The byte that a piece of the form <0x0A> stands for.
 inline std::optional<unsigned char> parse_byte_piece(std::string_view piece) noexcept;
 
-/// The vocabulary of a model file, checked.
-inline Vocabulary read_vocabulary(const GgufFile& file);
+/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces the file's.
+inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer = {});
 
 // ---- Implementation: nothing below is API ----
 
@@ -176,9 +177,15 @@ inline void check_vocabulary(const Vocabulary& vocabulary) {
           "add_eos needs an eos token, got none");
 }
 
-inline Vocabulary read_vocabulary(const GgufFile& file) {
+inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer) {
   Vocabulary vocabulary = detail::default_vocabulary(file.get<std::string>("tokenizer.ggml.model"));
-  vocabulary.pre_tokenizer = file.get_or<std::string>("tokenizer.ggml.pre", "");
+  vocabulary.pre_tokenizer = pre_tokenizer.empty()
+                                 ? file.get_or<std::string>("tokenizer.ggml.pre", "")
+                                 : std::string(pre_tokenizer);
+  if (vocabulary.model == "gpt2") {
+    const PreTokenizer* const known = find_pre_tokenizer(vocabulary.pre_tokenizer);
+    if (known != nullptr) vocabulary.add_bos = known->adds_bos;
+  }
   vocabulary.pieces = file.get<std::vector<std::string>>("tokenizer.ggml.tokens");
   const std::size_t num_tokens = vocabulary.pieces.size();
 
