@@ -27,6 +27,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -72,8 +73,11 @@ class BpeTokenizer {
   static constexpr int kBorderBits = 20;  // 128 KiB
 
   static bool is_worse(const Candidate& a, const Candidate& b) noexcept;
+  /// `bytes` are those of each token that merging may make; empty for the others.
+  BpeTokenizer(const Vocabulary& vocabulary, const std::vector<std::string>& bytes);
+
   void read_merges(const Vocabulary& vocabulary);
-  void find_whole_tokens(std::size_t num_tokens, const std::vector<std::string>& bytes);
+  void find_whole_tokens(const std::vector<std::string>& bytes);
 
   void encode_word(std::string_view word, Workspace& work, std::vector<TokenId>& tokens) const;
   void encode_cut(std::string_view cut, Workspace& work, std::vector<TokenId>& tokens) const;
@@ -120,8 +124,12 @@ inline std::vector<std::string> mergeable_bytes(const Vocabulary& vocabulary) {
 }  // namespace detail
 
 inline BpeTokenizer::BpeTokenizer(const Vocabulary& vocabulary)
+    : BpeTokenizer(vocabulary, detail::mergeable_bytes(vocabulary)) {}
+
+inline BpeTokenizer::BpeTokenizer(const Vocabulary& vocabulary,
+                                  const std::vector<std::string>& bytes)
     : pre_tokenizer_(require_pre_tokenizer(vocabulary.pre_tokenizer)),
-      index_(detail::mergeable_bytes(vocabulary)),
+      index_(bytes),
       merges_(vocabulary.merges.size()),
       unk_id_(vocabulary.unk_id),
       borders_(kBorderBits) {
@@ -135,9 +143,8 @@ inline BpeTokenizer::BpeTokenizer(const Vocabulary& vocabulary)
     if (token == kNoToken) token = static_cast<TokenId>(id);
   }
   read_merges(vocabulary);
-  const std::vector<std::string> bytes = detail::mergeable_bytes(vocabulary);
   for (const std::string& piece : bytes) borders_.note(piece);
-  find_whole_tokens(vocabulary.pieces.size(), bytes);
+  find_whole_tokens(bytes);
 }
 
 inline void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
@@ -148,37 +155,42 @@ inline void BpeTokenizer::read_merges(const Vocabulary& vocabulary) {
       marks.insert(vocabulary.pieces[id]);
     }
   }
+  const auto find = [this](const std::optional<std::string>& bytes) {
+    return bytes ? index_.find(*bytes) : kNoToken;
+  };
   for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
     const std::string_view merge = vocabulary.merges[rank];
-    const std::size_t space = merge.find(' ', 1);
-    const bool is_pair = space != std::string_view::npos && space + 1 < merge.size();
-    detail::require(is_pair, ErrorCode::kFormat, "BpeTokenizer", "merge ", rank,
-                    " must be two pieces with a space between them, got ",
-                    detail::in_quotes(merge));
-    const std::string left(merge.substr(0, space));
-    const std::string right(merge.substr(space + 1));
-    if (marks.contains(left) || marks.contains(right) || marks.contains(left + right)) continue;
-    const auto find = [&](const std::string& piece) {
-      const auto bytes = bytes_of_spelling(piece);
-      const TokenId token = bytes ? index_.find(*bytes) : kNoToken;
-      detail::require(token != kNoToken, ErrorCode::kFormat, "BpeTokenizer", "merge ", rank, " (",
-                      detail::in_quotes(merge), ") must join pieces to a piece, but ",
-                      detail::in_quotes(piece), " is none");
-      return token;
-    };
-    merges_.insert(find(left), find(right), {static_cast<std::uint32_t>(rank), find(left + right)});
+    const std::size_t space = std::min(merge.find(' ', 1), merge.size());
+    const std::string_view left = merge.substr(0, space);
+    const std::string_view right = merge.substr(std::min(space + 1, merge.size()));
+    const auto left_bytes = bytes_of_spelling(left);
+    const auto right_bytes = bytes_of_spelling(right);
+    const TokenId left_token = find(left_bytes);
+    const TokenId right_token = find(right_bytes);
+    if (left_token != kNoToken && right_token != kNoToken) {
+      const TokenId token = find(*left_bytes + *right_bytes);
+      if (token != kNoToken) {
+        merges_.insert(left_token, right_token, {static_cast<std::uint32_t>(rank), token});
+        continue;
+      }
+    }
+    const bool is_of_marks = marks.contains(left) || marks.contains(right) ||
+                             marks.contains(std::string(left).append(right));
+    if (is_of_marks) continue;
+    throw Error(ErrorCode::kFormat, "BpeTokenizer",
+                detail::concat("merge ", rank, " must be two pieces that make up a third, with a ",
+                               "space between them, got ", detail::in_quotes(merge)));
   }
 }
 
-inline void BpeTokenizer::find_whole_tokens(std::size_t num_tokens,
-                                            const std::vector<std::string>& bytes) {
-  is_whole_.resize(num_tokens);
+inline void BpeTokenizer::find_whole_tokens(const std::vector<std::string>& bytes) {
+  is_whole_.resize(bytes.size());
   Workspace work;
   std::vector<TokenId> tokens;
   const auto has_token = [this](char byte) {
     return byte_tokens_[static_cast<unsigned char>(byte)] != kNoToken;
   };
-  for (std::size_t id = 0; id < num_tokens; ++id) {
+  for (std::size_t id = 0; id < bytes.size(); ++id) {
     if (bytes[id].empty() || !std::all_of(bytes[id].begin(), bytes[id].end(), has_token)) continue;
     tokens.clear();
     merge(bytes[id], work, tokens);
