@@ -69,6 +69,8 @@
 #include "kvick/text/border_set.hpp"
 #include "kvick/text/bpe_tokenizer.hpp"
 #include "kvick/text/byte_alphabet.hpp"
+#include "kvick/text/chat_formats.hpp"
+#include "kvick/text/chat_template.hpp"
 #include "kvick/text/end_tokens.hpp"
 #include "kvick/text/merge_table.hpp"
 #include "kvick/text/piece_index.hpp"
