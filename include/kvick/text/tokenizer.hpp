@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Text to tokens and back, by the tokenizer of a model file.
 //
-// Supported  Vocabulary::model "llama" (SentencePiece BPE) and "gpt2" (byte-level BPE).
+// Supported  Vocabulary::model "llama" (SentencePiece BPE), "t5" (SentencePiece's unigram model)
+//            and "gpt2" (byte-level BPE).
 // Accuracy   Tokens equal llama.cpp's and those of the models' own tokenizers. With a vocabulary
 //            that has all bytes, decode(encode(text)) == text: for byte-level BPE whatever the
-//            bytes, for SentencePiece if the text is well-formed and without U+2581.
+//            bytes, for SentencePiece BPE if the text is well-formed and without U+2581. Unigram
+//            models normalize: they give back what they read, not what was written.
 // Errors     Error(kUnsupported) for another model, Error(kFormat) for a bad vocabulary,
 //            Error(kArgument) for a token outside the vocabulary.
 // Threads    Immutable; copies share the vocabulary and cost nothing.
@@ -29,6 +31,7 @@
 #include "kvick/text/end_tokens.hpp"
 #include "kvick/text/special_matcher.hpp"
 #include "kvick/text/spm_tokenizer.hpp"
+#include "kvick/text/unigram_tokenizer.hpp"
 #include "kvick/text/vocabulary.hpp"
 
 namespace kvick::inline v0_1 {
@@ -103,7 +106,7 @@ class Tokenizer {
   std::span<const TokenId> end_of_generation_ids() const noexcept { return model_->end_ids; }
 
  private:
-  using Encoder = std::variant<SpmTokenizer, BpeTokenizer>;
+  using Encoder = std::variant<SpmTokenizer, UnigramTokenizer, BpeTokenizer>;
 
   struct Model {
     explicit Model(Vocabulary vocabulary_to_check);
@@ -130,9 +133,9 @@ class Tokenizer {
 namespace detail {
 
 inline Vocabulary checked_vocabulary(Vocabulary vocabulary) {
-  require(vocabulary.model == "llama" || vocabulary.model == "gpt2", ErrorCode::kUnsupported,
-          "Tokenizer", "tokenizer model must be 'llama' or 'gpt2', got ",
-          in_quotes(vocabulary.model));
+  const std::string_view model = vocabulary.model;
+  require(model == "llama" || model == "t5" || model == "gpt2", ErrorCode::kUnsupported,
+          "Tokenizer", "tokenizer model must be 'llama', 't5' or 'gpt2', got ", in_quotes(model));
   check_vocabulary(vocabulary);
   if (vocabulary.model == "gpt2") vocabulary.add_space_prefix = false;
   return vocabulary;
@@ -152,6 +155,16 @@ inline SpecialMatcher special_matcher(const Vocabulary& vocabulary, bool with_ma
     }
   }
   return SpecialMatcher(std::move(tokens));
+}
+
+/// Without spaces at the ends, and with one for each run of them.
+inline std::string collapse_spaces(std::string_view text) {
+  std::string collapsed;
+  for (const char c : text) {
+    if (c != ' ' || (!collapsed.empty() && collapsed.back() != ' ')) collapsed += c;
+  }
+  if (collapsed.ends_with(' ')) collapsed.pop_back();
+  return collapsed;
 }
 
 /// Appends the bytes that a token of SentencePiece stands for.
@@ -198,6 +211,7 @@ inline Tokenizer::Model::Model(Vocabulary vocabulary_to_check)
 
 inline Tokenizer::Encoder Tokenizer::make_encoder(const Vocabulary& vocabulary) {
   if (vocabulary.model == "gpt2") return Encoder(std::in_place_type<BpeTokenizer>, vocabulary);
+  if (vocabulary.model == "t5") return Encoder(std::in_place_type<UnigramTokenizer>, vocabulary);
   return Encoder(std::in_place_type<SpmTokenizer>, vocabulary);
 }
 
@@ -267,10 +281,16 @@ inline void Tokenizer::append_stretch(std::string_view text, bool continues,
 inline void Tokenizer::append_text(std::string_view text, bool add_space,
                                    std::vector<TokenId>& tokens) const {
   if (text.empty()) return;  // no text, no space before it
-  if (const auto* const spm = std::get_if<SpmTokenizer>(&model_->encoder)) {
-    spm->encode(text, add_space, tokens);
+  if (const auto* const bpe = std::get_if<BpeTokenizer>(&model_->encoder)) {
+    bpe->encode(text, tokens);
+  } else if (const auto* const unigram = std::get_if<UnigramTokenizer>(&model_->encoder)) {
+    unigram->encode(text, add_space, tokens);
+  } else if (vocabulary().remove_extra_whitespaces) {
+    const std::string collapsed = detail::collapse_spaces(text);
+    if (!collapsed.empty())
+      std::get<SpmTokenizer>(model_->encoder).encode(collapsed, add_space, tokens);
   } else {
-    std::get<BpeTokenizer>(model_->encoder).encode(text, tokens);
+    std::get<SpmTokenizer>(model_->encoder).encode(text, add_space, tokens);
   }
 }
 

@@ -50,8 +50,9 @@ inline constexpr std::size_t kMaxPieceBytes = 1024;
 inline constexpr std::size_t kMaxSpecialPieceBytes = 256;
 
 struct Vocabulary {
-  std::string model = "llama";  ///< "llama" is SentencePiece BPE, "gpt2" byte-level BPE
-  std::string pre_tokenizer;    ///< how byte-level BPE splits text; may be empty
+  /// "llama" is SentencePiece BPE, "t5" SentencePiece's unigram model, "gpt2" byte-level BPE.
+  std::string model = "llama";
+  std::string pre_tokenizer;  ///< how byte-level BPE splits text; may be empty
 
   // One entry per token.
   std::vector<std::string> pieces;
@@ -72,7 +73,8 @@ struct Vocabulary {
   bool add_bos = true;
   bool add_eos = false;
   bool add_space_prefix = true;           ///< encode text as if a space stood before it
-  bool remove_extra_whitespaces = false;  ///< kept from the file; SentencePiece BPE ignores it
+  bool remove_extra_whitespaces = false;  ///< of SentencePiece: runs of spaces, and at the ends
+  std::string precompiled_charsmap;       ///< of "t5": see character_map.hpp; may be empty
 };
 
 /// Throws Error(kFormat) unless `vocabulary` keeps the rules above, except that pieces differ,
@@ -144,6 +146,12 @@ inline Vocabulary default_vocabulary(std::string model) {
     vocabulary.add_bos = false;
     vocabulary.add_space_prefix = false;
   }
+  if (model == "t5") {
+    vocabulary.pad_id = 0;
+    vocabulary.eos_id = 1;
+    vocabulary.unk_id = 2;
+    vocabulary.add_eos = true;
+  }
   vocabulary.model = std::move(model);
   return vocabulary;
 }
@@ -210,6 +218,11 @@ inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tok
   read_id("tokenizer.ggml.unknown_token_id", vocabulary.unk_id);
   read_id("tokenizer.ggml.padding_token_id", vocabulary.pad_id);
   read_id("tokenizer.ggml.seperator_token_id", vocabulary.sep_id);  // the format's spelling
+
+  if (const auto bytes =
+          file.try_get<std::vector<std::uint8_t>>("tokenizer.ggml.precompiled_charsmap")) {
+    vocabulary.precompiled_charsmap.assign(bytes->begin(), bytes->end());
+  }
 
   const auto read_flag = [&](std::string_view key, bool& flag) {
     flag = file.get_or<bool>(key, flag);
