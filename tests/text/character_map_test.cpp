@@ -34,8 +34,8 @@ std::vector<std::uint32_t> three_rules() {
   units[0] = unit(0, 256, false);
   units[256 ^ 'A'] = unit('A', 512, true);  // 321, its value at 321 ^ 512
   units[321 ^ 512] = value(0);
-  units[321 ^ 512 ^ 'B'] = unit('B', 256, true);  // 833 ^ 66 = 899, its value at 899 ^ 256
-  units[899 ^ 256] = value(2);
+  units[321 ^ 512 ^ 'B'] = unit('B', 256, true);  // 833 ^ 66 = 771, its value at 771 ^ 256
+  units[771 ^ 256] = value(2);
   units[256 ^ 'Z'] = unit('Z', 512, true);  // 346, its value at 346 ^ 512
   units[346 ^ 512] = value(5);
   return units;
