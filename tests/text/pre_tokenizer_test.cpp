@@ -164,13 +164,13 @@ TEST(SplitWords, WordsMakeUpTheTextWhateverItsBytes) {
   for (int round = 0; round < 2000; ++round) {
     std::string text = support::random_bytes(rng, support::below(rng, 20));
     text += random_text(rng) + support::random_bytes(rng, support::below(rng, 3));
-    for (const auto& [name, rule] : kRules) {
+    for (const auto& rule : kRules) {
       std::string joined;
-      split_words(rule, text, [&](std::string_view word) {
-        ASSERT_FALSE(word.empty()) << name;
+      split_words(rule.second, text, [&](std::string_view word) {
+        ASSERT_FALSE(word.empty()) << rule.first;
         joined += word;
       });
-      ASSERT_EQ(joined, text) << name;
+      ASSERT_EQ(joined, text) << rule.first;
     }
   }
 }
