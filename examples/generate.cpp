@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Generates text: a prompt in, its continuation out, token by token.
+// Generates text: a prompt in, its continuation out, token by token; or holds a conversation.
 //
 //   kvick-generate -m MODEL.gguf -p "Once upon a time" -n 64
+//   kvick-generate -m MODEL.gguf --chat
 //
 // To see how the library is used, begin with run() at the end. evaluate() runs the model over
-// tokens, decode() turns its logits into new tokens, Continuation turns those into text.
-#include <CLI/CLI.hpp>
+// tokens, Session::generate() turns its logits into new tokens, Continuation turns those into text.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,9 +23,11 @@
 #include "kvick/cache/sequence_state.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/sampler.hpp"
+#include "kvick/text/chat_template.hpp"
 #include "kvick/text/stop_matcher.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/generate_options.hpp"
 #include "support/model.hpp"
 #include "support/program.hpp"
 #include "support/system.hpp"
@@ -38,109 +38,7 @@ namespace {
 using kvick::TokenId;
 using kvick::Transformer;
 using programs::BadInput;
-
-// ---- Options ----
-
-struct Options {
-  std::string model;
-  std::optional<std::string> prompt;
-  std::optional<std::string> prompt_ids;
-  bool parse_special = false;
-  int max_new_tokens = 128;
-  programs::ModelOptions run;
-  kvick::SamplingOptions sampling = {
-      .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = random_seed()};
-  std::vector<std::string> stop_strings;
-  bool ignore_eos = false;
-  bool print_ids = false;
-  std::string logits_file;
-  std::string load_cache;  // files of sequence states; may be empty
-  std::string save_cache;
-  bool print_json = false;
-
-  /// 32 bits: short to type, and exact in every JSON reader.
-  static std::uint64_t random_seed() { return std::random_device()(); }
-};
-
-/// Nothing if help was asked for.
-std::optional<Options> parse_options(int argc, char** argv) {
-  Options options;
-  kvick::SamplingOptions& sampling = options.sampling;
-  CLI::App app(
-      "Prints the continuation of a prompt as it is generated; the prompt is not repeated.",
-      "kvick-generate");
-  constexpr int kMax = std::numeric_limits<int>::max();
-  const CLI::Range not_negative(0, kMax, "NONNEGATIVE");
-
-  app.option_defaults()->group("Model");
-  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
-  programs::add_model_options(app, options.run, 1, "room for prompt and new tokens");
-
-  app.option_defaults()->group("Prompt");
-  auto* const prompt = app.add_option(
-      "-p,--prompt", options.prompt,
-      "text; without it and --prompt-ids, standard input less the line break at its end");
-  app.add_option("--prompt-ids", options.prompt_ids, "token ids as they are, such as 1,403,407")
-      ->type_name("IDS")
-      ->excludes(prompt);
-  app.add_flag("--special", options.parse_special,
-               "control tokens such as <|im_end|> may be written in the text");
-
-  app.add_option(
-         "--load-cache", options.load_cache,
-         "the prompt follows the tokens that --save-cache wrote to this file, which need not "
-         "be evaluated again")
-      ->type_name("FILE");
-  app.add_option("--save-cache", options.save_cache,
-                 "write prompt and new tokens, with all that is cached of them, to this file")
-      ->type_name("FILE");
-
-  app.option_defaults()->group("Sampling");
-  app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "keep this many likeliest tokens; 0 keeps all")
-      ->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "keep the likeliest tokens with this much probability")
-      ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p,
-                 "keep tokens with this share of the likeliest one's probability")
-      ->capture_default_str();
-  app.add_option("--repeat-penalty", sampling.repetition_penalty,
-                 "divides the logits of tokens seen lately; 1 is off")
-      ->capture_default_str();
-  app.add_option("--frequency-penalty", sampling.frequency_penalty,
-                 "taken from a logit for each time its token was seen lately")
-      ->capture_default_str();
-  app.add_option("--presence-penalty", sampling.presence_penalty,
-                 "taken from a logit if its token was seen lately")
-      ->capture_default_str();
-  app.add_option("--penalty-window", sampling.penalty_window,
-                 "lately: among this many last tokens, prompt included; -1 for all")
-      ->capture_default_str();
-  programs::add_seed_option(app, sampling.seed, "default: random, shown with the speed at the end");
-
-  app.option_defaults()->group("End");
-  app.add_option("-n,--max-new-tokens", options.max_new_tokens, "0 only evaluates the prompt")
-      ->check(not_negative)
-      ->capture_default_str();
-  app.add_option("--min-tokens", sampling.min_tokens,
-                 "no end of text token before this many new tokens")
-      ->check(not_negative)
-      ->capture_default_str();
-  app.add_option("--stop", options.stop_strings,
-                 "end before this text appears; may be given several times")
-      ->allow_extra_args(false);
-  app.add_flag("--ignore-eos", options.ignore_eos, "go on after an end of text token");
-
-  app.option_defaults()->group("Output");
-  app.add_flag("--ids", options.print_ids, "print the ids of the new tokens instead of text");
-  app.add_option("--logits", options.logits_file,
-                 "write the logits of the prompt's last position to this file, as a JSON list")
-      ->type_name("FILE");
-  app.add_flag("--json", options.print_json, "print a summary as the last line");
-  if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
-  return options;
-}
+using Options = programs::GenerateOptions;
 
 // ---- Input: model and prompt ----
 
@@ -188,43 +86,6 @@ void evaluate(Transformer& model, Transformer::Cache& cache, std::span<const Tok
                   cache, logits.topRows(num_logits));
     cache.commit(0, chunk);
   }
-}
-
-/// The decoding loop. `tokens` are the prompt and `logits` those of its end; new tokens are appended.
-/// Each goes to accept(token) first; false from there ends the loop. Returns whether it did.
-template <class Accept>
-bool decode(Transformer& model, Transformer::Cache& cache, kvick::Matrix& logits,
-            kvick::Sampler& sampler, int max_new_tokens, std::vector<TokenId>& tokens,
-            Accept&& accept) {
-  const std::span<const float> row(logits.data(), static_cast<std::size_t>(logits.size()));
-  for (int i = 0; i < max_new_tokens; ++i) {
-    const TokenId token = sampler.sample(row, static_cast<std::uint64_t>(i), tokens);
-    if (!accept(token)) return true;
-    tokens.push_back(token);
-    if (i + 1 < max_new_tokens) evaluate(model, cache, std::span(&token, 1), logits);
-  }
-  return false;
-}
-
-/// The tokens of the file, which are cached then.
-std::vector<TokenId> load_cache(const Options& options, const Transformer& model,
-                                Transformer::Cache& cache) {
-  if (options.load_cache.empty()) return {};
-  const auto tokens = kvick::load_sequence(options.load_cache, cache, 0, model.fingerprint());
-  if (!tokens) throw BadInput("the tokens of --load-cache must fit the context");
-  for (const TokenId token : *tokens) {
-    if (token < 0 || token >= model.vocab_size()) throw BadInput("a bad token in --load-cache");
-  }
-  return *tokens;
-}
-
-/// Saves `tokens`, of which the last may not be evaluated yet.
-void save_cache(const Options& options, Transformer& model, Transformer::Cache& cache,
-                std::span<const TokenId> tokens) {
-  if (options.save_cache.empty()) return;
-  kvick::Matrix logits(1, model.vocab_size());
-  evaluate(model, cache, tokens.subspan(static_cast<std::size_t>(cache.length(0))), logits);
-  kvick::save_sequence(options.save_cache, cache, 0, tokens, model.fingerprint());
 }
 
 // ---- Output: tokens to text ----
@@ -301,6 +162,149 @@ void print_speed(const Summary& summary, const Options& options) {
                summary.decode_rate, static_cast<unsigned long long>(options.sampling.seed));
 }
 
+// ---- One sequence ----
+
+double rate(std::size_t num_tokens, double seconds) {
+  return static_cast<double>(num_tokens) / std::max(seconds, 1e-9);
+}
+
+/// A sequence of tokens that grows by prompts, which the model reads, and by what it writes. All
+/// that was read or written stays in the cache.
+class Session {
+ public:
+  Session(const Options& options, const kvick::Tokenizer& tokenizer, Transformer& model,
+          Transformer::Cache& cache)
+      : options_(options),
+        tokenizer_(tokenizer),
+        model_(model),
+        cache_(cache),
+        sampler_(sampling_options(options, tokenizer)),
+        logits_(1, model.vocab_size()) {}
+
+  /// Starts with the tokens of the file that save() wrote, which are cached then.
+  void load(const std::string& path) {
+    auto tokens = kvick::load_sequence(path, cache_, 0, model_.fingerprint());
+    if (!tokens) throw BadInput("the tokens of --load-cache must fit the context");
+    for (const TokenId token : *tokens) {
+      if (token < 0 || token >= model_.vocab_size()) throw BadInput("a bad token in --load-cache");
+    }
+    tokens_ = std::move(*tokens);
+  }
+
+  /// Writes all tokens, with what is cached of them. The last may not be evaluated yet.
+  void save(const std::string& path) {
+    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
+    kvick::save_sequence(path, cache_, 0, tokens_, model_.fingerprint());
+  }
+
+  /// Appends `prompt` and evaluates all that is not cached yet.
+  void read(std::span<const TokenId> prompt) {
+    tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
+    const programs::Stopwatch time;
+    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
+    prefill_seconds_ += time.seconds();
+    summary_.num_prompt_tokens += prompt.size();
+  }
+
+  /// The decoding loop: prints at most `max_new_tokens` new tokens as they come, and returns their
+  /// text.
+  std::string generate(int max_new_tokens) {
+    Continuation continuation(tokenizer_, tokens_, kvick::StopMatcher(options_.stop_strings));
+    const std::span<const float> row(logits_.data(), static_cast<std::size_t>(logits_.size()));
+    std::string text;
+    std::vector<TokenId> new_tokens;
+    const std::size_t num_cached_before = num_cached();
+    const programs::Stopwatch time;
+    summary_.is_stopped = false;
+    for (int i = 0; i < max_new_tokens && !summary_.is_stopped; ++i) {
+      const TokenId token = sampler_.sample(row, num_sampled_++, tokens_);
+      if (!options_.ignore_eos && tokenizer_.is_end_of_generation(token)) {
+        summary_.is_stopped = true;
+        break;
+      }
+      new_tokens.push_back(token);
+      show(continuation.push(token), text);
+      summary_.is_stopped = continuation.has_stopped();
+      if (summary_.is_stopped) break;
+      tokens_.push_back(token);
+      if (i + 1 < max_new_tokens) evaluate(model_, cache_, std::span(&token, 1), logits_);
+    }
+    decode_seconds_ += time.seconds();
+    num_decoded_ += num_cached() - num_cached_before;
+    summary_.num_generated_tokens += new_tokens.size();
+    show(continuation.finish(), text);
+    programs::print((options_.print_ids ? programs::format_token_ids(new_tokens) : "") + "\n");
+    return text;
+  }
+
+  std::size_t num_tokens() const { return tokens_.size(); }
+  const kvick::Matrix& logits() const { return logits_; }
+
+  Summary summary() const {
+    Summary summary = summary_;
+    summary.prefill_rate = rate(summary.num_prompt_tokens, prefill_seconds_);
+    summary.decode_rate = rate(num_decoded_, decode_seconds_);
+    return summary;
+  }
+
+ private:
+  static kvick::SamplingOptions sampling_options(const Options& options,
+                                                 const kvick::Tokenizer& tokenizer) {
+    kvick::SamplingOptions sampling = options.sampling;
+    const auto end_tokens = tokenizer.end_of_generation_ids();
+    sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
+    return sampling;
+  }
+
+  std::size_t num_cached() const { return static_cast<std::size_t>(cache_.length(0)); }
+
+  void show(const std::string& part, std::string& text) const {
+    if (!options_.print_ids) programs::print(part);
+    text += part;
+  }
+
+  const Options& options_;
+  const kvick::Tokenizer& tokenizer_;
+  Transformer& model_;
+  Transformer::Cache& cache_;
+  kvick::Sampler sampler_;
+  kvick::Matrix logits_;         // [1][vocab_size], of the last token that was evaluated
+  std::vector<TokenId> tokens_;  // all of them; the last may not be cached yet
+  std::uint64_t num_sampled_ = 0;
+  std::size_t num_decoded_ = 0;
+  double prefill_seconds_ = 0;
+  double decode_seconds_ = 0;
+  Summary summary_;
+};
+
+// ---- Conversation ----
+
+std::optional<std::string> next_message(const Options& options, bool is_first) {
+  if (is_first && options.prompt) return options.prompt;
+  for (;;) {
+    if (programs::is_input_a_terminal()) std::fputs("> ", stderr);
+    auto line = programs::read_line();
+    if (!line || !line->empty()) return line;
+  }
+}
+
+/// Message by message, until standard input ends. Each turn evaluates only what is new.
+void converse(const Options& options, const kvick::Tokenizer& tokenizer,
+              const kvick::ChatTemplate& chat, int context, Session& session) {
+  std::vector<kvick::ChatMessage> messages;
+  if (options.system_message) messages.push_back({"system", *options.system_message});
+  while (const auto message = next_message(options, session.num_tokens() == 0)) {
+    messages.push_back({"user", *message});
+    const std::vector<TokenId> prompt = session.num_tokens() == 0
+                                            ? chat.encode(tokenizer, messages)
+                                            : chat.encode_continuation(tokenizer, messages);
+    const int max_new_tokens =
+        num_tokens_to_generate(options, session.num_tokens() + prompt.size(), context);
+    session.read(prompt);
+    messages.push_back({"assistant", session.generate(max_new_tokens)});
+  }
+}
+
 // ---- The program ----
 
 std::ofstream open_logits_file(const std::string& path) {
@@ -311,69 +315,48 @@ std::ofstream open_logits_file(const std::string& path) {
   return file;
 }
 
-double rate(std::size_t num_tokens, const programs::Stopwatch& time) {
-  return static_cast<double>(num_tokens) / std::max(time.seconds(), 1e-9);
-}
-
 void run(int argc, char** argv) {
-  const auto parsed = parse_options(argc, argv);
+  const auto parsed = programs::parse_generate_options(argc, argv);
   if (!parsed) return;
   const Options& options = *parsed;
   check_sampling_options(options.sampling, "sampling");
-  kvick::StopMatcher stop_matcher(options.stop_strings);
-  Summary summary;
+  const kvick::StopMatcher checked(options.stop_strings);
 
   // Everything that can be wrong is found before the weights are read and anything is computed.
   const programs::Stopwatch open_time;
   kvick::GgufFile file(options.model);
   const kvick::ModelConfig config = kvick::read_model_config(file);
-  const kvick::Tokenizer tokenizer(file);
-  summary.load_seconds = open_time.seconds();
-  const std::vector<TokenId> prompt = read_prompt(options, tokenizer);
+  const kvick::Tokenizer tokenizer(file, options.pre_tokenizer);
+  double load_seconds = open_time.seconds();
+  std::optional<kvick::ChatTemplate> chat;
+  if (options.is_chat) chat.emplace(file, tokenizer, options.chat_family);
   const int context = programs::context_size(options.run.context, config.max_seq_len);
-  int max_new_tokens = num_tokens_to_generate(options, prompt.size(), context);
+  std::vector<TokenId> prompt;
+  if (!chat) {
+    prompt = read_prompt(options, tokenizer);
+    num_tokens_to_generate(options, prompt.size(), context);
+  }
   std::ofstream logits_file = open_logits_file(options.logits_file);
 
   const programs::Stopwatch load_time;
   Transformer model = programs::load_model(std::move(file), options.run);
   auto cache = model.make_cache({.max_seq_len = context, .element_type = options.run.cache_type()});
-  summary.load_seconds += load_time.seconds();
+  load_seconds += load_time.seconds();
 
-  std::vector<TokenId> tokens = load_cache(options, model, cache);
-  tokens.insert(tokens.end(), prompt.begin(), prompt.end());
-  max_new_tokens = num_tokens_to_generate(options, tokens.size(), context);
-  const auto num_before = tokens.size();
-
-  kvick::Matrix logits(1, model.vocab_size());
-  const programs::Stopwatch prefill_time;
-  evaluate(model, cache, prompt, logits);
-  summary.num_prompt_tokens = prompt.size();
-  summary.prefill_rate = rate(prompt.size(), prefill_time);
-  if (logits_file.is_open()) write_logits(logits_file, options.logits_file, logits);
-
-  kvick::SamplingOptions sampling = options.sampling;
-  const auto end_tokens = tokenizer.end_of_generation_ids();
-  sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
-  kvick::Sampler sampler(sampling);
-  Continuation continuation(tokenizer, tokens, std::move(stop_matcher));
-  std::vector<TokenId> new_tokens;
-  const auto accept = [&](TokenId token) {
-    if (!options.ignore_eos && tokenizer.is_end_of_generation(token)) return false;
-    new_tokens.push_back(token);
-    const std::string text = continuation.push(token);
-    if (!options.print_ids) programs::print(text);
-    return !continuation.has_stopped();
-  };
-  const programs::Stopwatch decode_time;
-  summary.is_stopped = decode(model, cache, logits, sampler, max_new_tokens, tokens, accept);
-  const int num_evaluated = cache.length(0) - static_cast<int>(num_before);
-  summary.decode_rate = rate(static_cast<std::size_t>(num_evaluated), decode_time);
-  summary.num_generated_tokens = new_tokens.size();
-
-  save_cache(options, model, cache, tokens);
-
-  const std::string rest = continuation.finish();
-  programs::print((options.print_ids ? programs::format_token_ids(new_tokens) : rest) + "\n");
+  Session session(options, tokenizer, model, cache);
+  if (chat) {
+    converse(options, tokenizer, *chat, context, session);
+  } else {
+    if (!options.load_cache.empty()) session.load(options.load_cache);
+    const int max_new_tokens =
+        num_tokens_to_generate(options, session.num_tokens() + prompt.size(), context);
+    session.read(prompt);
+    if (logits_file.is_open()) write_logits(logits_file, options.logits_file, session.logits());
+    session.generate(max_new_tokens);
+    if (!options.save_cache.empty()) session.save(options.save_cache);
+  }
+  Summary summary = session.summary();
+  summary.load_seconds = load_seconds;
   if (options.print_json) {
     programs::print(to_json(summary, options, model, cache) + "\n");
   } else {

@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -63,6 +64,20 @@ inline std::string read_standard_input() {
   std::string text = read_all(stdin, "standard input");
   if (text.ends_with('\n')) text.pop_back();
   return text;
+}
+
+/// The next line of standard input without its line break, or nothing at the end.
+inline std::optional<std::string> read_line() {
+  std::string line;
+  for (int c = 0; (c = std::fgetc(stdin)) != EOF;) {
+    if (c == '\n') return line;
+    line += static_cast<char>(c);
+  }
+  if (std::ferror(stdin)) {
+    throw BadInput(std::string("cannot read standard input: ") + std::strerror(errno));
+  }
+  if (line.empty()) return std::nullopt;
+  return line;
 }
 
 inline std::string read_file(const std::string& path) {

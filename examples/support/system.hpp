@@ -47,4 +47,12 @@ inline bool is_error_output_a_terminal() {
 #endif
 }
 
+inline bool is_input_a_terminal() {
+#if defined(__unix__) || defined(__APPLE__)
+  return isatty(STDIN_FILENO) == 1;
+#else
+  return false;
+#endif
+}
+
 }  // namespace programs

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,49 @@ TEST(Tokenize, EmptyTextHasNoTokensButTheFirst) {
   const support::RandomModel model;
   EXPECT_EQ(tokenize({"-m", model.path(), "-p", ""}), "1");
   EXPECT_EQ(tokenize({"-m", model.path(), "-p", "", "--no-bos"}), "");
+}
+
+TEST(Tokenize, ShowsEachTokenWithItsText) {
+  const support::RandomModel model;
+  // Bytes are tokens 3 + byte; the model puts a space before text.
+  const std::string lines =
+      tokenize({"-m", model.path(), "--no-bos", "-p", "\n\u00e4\"", "--pieces"});
+  EXPECT_TRUE(lines.ends_with("13\t\"\\n\"\n198\t\"\\xc3\"\n167\t\"\\xa4\"\n461\t\"\\\"\""))
+      << lines;
+  EXPECT_EQ(tokenize({"-m", model.path(), "-p", "", "--pieces"}), "1\t\"<s>\"");
+}
+
+TEST(Tokenize, ReadsFilesAsTheyAre) {
+  const support::RandomModel model;
+  const std::string one = model.directory() / "one.txt";
+  const std::string two = model.directory() / "two.txt";
+  std::ofstream(one) << "bace\n";
+  std::ofstream(two) << "duli";
+  const auto ids = [&](const std::string& text) {
+    return tokenize({"-m", model.path(), "-p", text});
+  };
+  EXPECT_EQ(tokenize({"-m", model.path(), "--file", one, "--file", two}),
+            ids("bace\n") + "\n" + ids("duli"));
+  expect_refusal(kProgram, {"-m", model.path(), "--file", one + "x"}, "one.txtx");
+  expect_refusal(kProgram, {"-m", model.path(), "--file", one, "-p", "a"}, "--file");
+}
+
+TEST(Tokenize, TakesAListOfTextsAsJson) {
+  const support::RandomModel model;
+  EXPECT_EQ(tokenize({"-m", model.path(), "--json"}, R"(["", "\n"])"),
+            "[[1],[" + tokenize({"-m", model.path(), "-p", "\n"}) + "]]");
+  for (const char* const input : {"", "[1]", "{}", "[\"a\"", "\"a\""}) {
+    expect_refusal(kProgram, {"-m", model.path(), "--json"}, "--json", {.input = input});
+  }
+  expect_refusal(kProgram, {"-m", model.path(), "--json", "--pieces"}, "--pieces");
+}
+
+TEST(Tokenize, TellsItsSpeedOnRequest) {
+  const support::RandomModel model;
+  const auto result = run_program(kProgram, {"-m", model.path(), "-p", "bace", "--speed"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.err.find(" of 4 bytes in "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(" tokens/s, "), std::string::npos) << result.err;
 }
 
 TEST(Tokenize, RefusesBadInputInOneLine) {

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
 // libFuzzer: any text, under any vocabulary, encodes to valid ids and decodes to valid UTF-8.
 //
-// The first bytes make the vocabulary (pieces of up to 4 bytes, with types and scores), the rest is
-// the text.
+// The first bytes make the vocabulary (pieces of up to 4 bytes with types and scores, or merges of
+// pieces so far), the rest is the text, which is also a message of a conversation.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "kvick/text/chat_template.hpp"
 #include "kvick/text/stop_matcher.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
@@ -32,9 +34,43 @@ std::uint8_t take(std::string_view& input) {
   return byte;
 }
 
-kvick::Vocabulary make_vocabulary(std::string_view& input) {
+/// Byte-level BPE: all bytes, merges of any two pieces so far, and a control token.
+kvick::Vocabulary make_byte_level_vocabulary(std::string_view& input) {
   kvick::Vocabulary vocabulary;
-  vocabulary.model = "llama";
+  vocabulary.model = "gpt2";
+  vocabulary.pre_tokenizer =
+      kvick::detail::kPreTokenizers[take(input) % std::size(kvick::detail::kPreTokenizers)].name;
+  vocabulary.bos_id = vocabulary.eos_id = vocabulary.unk_id = kvick::kNoToken;
+  vocabulary.add_bos = false;
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    vocabulary.pieces.push_back(kvick::spelling_of_bytes({&c, 1}));
+  }
+  const int num_merges = take(input) % 32;
+  for (int i = 0; i < num_merges; ++i) {
+    const auto pick = [&] {
+      const std::size_t id = take(input);
+      const bool is_recent = id % 2 == 0 && vocabulary.pieces.size() > 256;
+      return vocabulary.pieces[is_recent ? 256 + id % (vocabulary.pieces.size() - 256) : id];
+    };
+    const std::string left = pick();
+    const std::string right = pick();
+    vocabulary.pieces.push_back(left + right);
+    vocabulary.merges.push_back(left + " " + right);
+  }
+  vocabulary.types.assign(vocabulary.pieces.size(), kvick::TokenType::kNormal);
+  vocabulary.pieces.push_back("<|im_end|>");
+  vocabulary.types.push_back(kvick::TokenType::kControl);
+  vocabulary.scores.assign(vocabulary.pieces.size(), 0.0f);
+  return vocabulary;
+}
+
+kvick::Vocabulary make_vocabulary(std::string_view& input) {
+  const std::uint8_t model = take(input) % 3;
+  if (model == 2) return make_byte_level_vocabulary(input);
+  kvick::Vocabulary vocabulary;
+  vocabulary.model = model == 0 ? "llama" : "t5";
+  vocabulary.remove_extra_whitespaces = take(input) % 2 == 1;
   const auto add = [&](std::string piece, kvick::TokenType type, float score) {
     vocabulary.pieces.push_back(std::move(piece));
     vocabulary.types.push_back(type);
@@ -73,6 +109,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       streamed += decoder.finish();
       expect(streamed == kvick::sanitize(tokenizer.decode(tokens)), "streaming equals decoding");
     }
+    if (tokenizer.vocabulary().model == "gpt2") {
+      expect(tokenizer.decode(tokenizer.encode(input)) == input, "byte-level BPE keeps every byte");
+    }
+    const auto& formats = kvick::detail::kChatFormats;
+    const kvick::ChatTemplate chat(formats[input.size() % std::size(formats)].family,
+                                   tokenizer.vocabulary());
+    const kvick::ChatMessage messages[] = {{"user", std::string(input)}};
+    (void)chat.encode(tokenizer, messages);
     const std::vector<std::string> stops = {std::string(input.substr(0, 3)) + "x"};
     kvick::StopMatcher matcher(stops);
     (void)matcher.push(input);

@@ -57,6 +57,15 @@ TEST(EndTokens, KnownMarksEndAndBecomeControlTokens) {
   EXPECT_EQ(vocabulary.eot_id, kNoToken);
 }
 
+TEST(EndTokens, MarkupThatByteLevelBpeLearnedIsText) {
+  Vocabulary vocabulary = support::byte_level_vocabulary({"< /", "</ s", "</s >", "< s"});
+  support::add_token(vocabulary, "<|im_end|>", 0);  // 260
+  EXPECT_EQ(mark_end_tokens(vocabulary), (Tokens{260}));
+  EXPECT_EQ(type_of(vocabulary, 258), TokenType::kNormal);  // </s>
+  vocabulary.types[258] = TokenType::kUserDefined;
+  EXPECT_EQ(mark_end_tokens(vocabulary), (Tokens{258, 260}));
+}
+
 TEST(EndTokens, AnEotFromTheFileStays) {
   Vocabulary vocabulary = vocabulary_with({"<|im_end|>", "a"});
   vocabulary.eot_id = kFirstPiece + 1;

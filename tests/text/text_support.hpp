@@ -15,6 +15,7 @@
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/byte_alphabet.hpp"
 #include "kvick/text/vocabulary.hpp"
 
 namespace support {
@@ -40,6 +41,25 @@ inline kvick::Vocabulary basic_vocabulary() {
   for (unsigned byte = 0; byte < 256; ++byte) {
     add_token(vocabulary, byte_piece(byte), 0, kvick::TokenType::kByte);
   }
+  return vocabulary;
+}
+
+/// Byte-level BPE: byte b is token b, then one token per merge, whose rank is the number before it.
+inline kvick::Vocabulary byte_level_vocabulary(const std::vector<std::string>& merges,
+                                               const std::string& pre_tokenizer = "gpt-2") {
+  kvick::Vocabulary vocabulary;
+  vocabulary.model = "gpt2";
+  vocabulary.pre_tokenizer = pre_tokenizer;
+  for (int byte = 0; byte < 256; ++byte) {
+    add_token(vocabulary, kvick::spelling_of_bytes(std::string(1, static_cast<char>(byte))), 0);
+  }
+  for (const std::string& merge : merges) {
+    const std::size_t space = merge.find(' ');
+    add_token(vocabulary, merge.substr(0, space) + merge.substr(space + 1), 0);
+  }
+  vocabulary.merges = merges;
+  vocabulary.bos_id = vocabulary.eos_id = vocabulary.unk_id = kvick::kNoToken;
+  vocabulary.add_bos = false;
   return vocabulary;
 }
 

@@ -60,19 +60,20 @@ constexpr TokenId byte_token(char c) { return 3 + static_cast<unsigned char>(c);
 const EncodeOptions kNoBos = {.add_bos = false};
 const EncodeOptions kParseSpecial = {.add_bos = false, .parse_special = true};
 
-TEST(Tokenizer, GivesTheGoldenTokensOfLlamaTwo) {
-  for (const std::string& name : {kLlamaVocabulary, std::string("golden/tokenizer/llama-spm.inp"),
-                                  std::string("golden/tokenizer/llama-spm.out")}) {
-    if (!support::shared_path(name)) GTEST_SKIP() << support::missing(name);
+/// Cases of golden/tokenizer/<name>, with the vocabulary models/vocab-<name>.gguf.
+void expect_golden_tokens(const std::string& name, std::size_t least_cases) {
+  const std::string golden = "golden/tokenizer/" + name;
+  const std::string model = "models/vocab-" + name + ".gguf";
+  for (const std::string& file : {model, golden + ".inp", golden + ".out"}) {
+    if (!support::shared_path(file)) GTEST_SKIP() << support::missing(file);
   }
-  const Tokenizer tokenizer{GgufFile(*support::shared_path(kLlamaVocabulary))};
+  const Tokenizer tokenizer{GgufFile(*support::shared_path(model))};
   // Every case is followed by the separator, every answer by a line feed.
-  const auto texts = split(read_text(*support::shared_path("golden/tokenizer/llama-spm.inp")),
-                           "\n__ggml_vocab_test__\n");
-  const auto answers =
-      split(read_text(*support::shared_path("golden/tokenizer/llama-spm.out")), "\n");
+  const auto texts =
+      split(read_text(*support::shared_path(golden + ".inp")), "\n__ggml_vocab_test__\n");
+  const auto answers = split(read_text(*support::shared_path(golden + ".out")), "\n");
   ASSERT_EQ(texts.size(), answers.size());
-  ASSERT_GE(texts.size(), 40u);
+  ASSERT_GE(texts.size(), least_cases);
   for (std::size_t i = 0; i + 1 < texts.size(); ++i) {
     std::istringstream answer(answers[i]);
     const Tokens want{std::istream_iterator<TokenId>(answer), {}};
@@ -80,6 +81,9 @@ TEST(Tokenizer, GivesTheGoldenTokensOfLlamaTwo) {
     EXPECT_EQ(tokenizer.decode(want), texts[i]);
   }
 }
+
+TEST(Tokenizer, GivesTheGoldenTokensOfLlamaTwo) { expect_golden_tokens("llama-spm", 40); }
+TEST(Tokenizer, GivesTheGoldenTokensOfGptTwo) { expect_golden_tokens("gpt-2", 40); }
 
 TEST(Tokenizer, GivesTheGoldenPromptsOfStories) {
   const std::string model = "models/stories260K.gguf";
@@ -112,6 +116,40 @@ TEST(Tokenizer, AddsBosAndEosAsAsked) {
   const Tokenizer without_bos(vocabulary);
   EXPECT_EQ(support::error_code([&] { without_bos.encode("a", {.add_bos = true}); }),
             ErrorCode::kArgument);
+}
+
+TEST(Tokenizer, NeverAddsBosOrEosTwice) {
+  Vocabulary vocabulary = small_vocabulary();
+  vocabulary.add_eos = true;
+  const Tokenizer tokenizer(vocabulary);
+  const EncodeOptions special = {.parse_special = true};
+  EXPECT_EQ(tokenizer.encode("<s>a</s>", special), (Tokens{1, kSpaceA, 2}));
+  EXPECT_EQ(tokenizer.encode("<s>", special), (Tokens{1, 2}));
+  EXPECT_EQ(tokenizer.encode("</s>", special), (Tokens{1, 2}));
+  EXPECT_EQ(tokenizer.encode("</s>a", special), (Tokens{1, 2, kSpaceA, 2}));
+  EXPECT_EQ(tokenizer.encode("<s><s>a", special), (Tokens{1, 1, kSpaceA, 2}));  // as it is written
+  EXPECT_EQ(tokenizer.encode("a<s>", special), (Tokens{1, kSpaceA, 1, 2}));
+  // As text it is text.
+  EXPECT_EQ(tokenizer.encode("<s>").size(), 2 + 3 + 1u);
+}
+
+TEST(Tokenizer, EncodesPartsAsOneTextWithMarksWhereTheyAreAllowed) {
+  const Tokenizer tokenizer(small_vocabulary());
+  const auto encode = [&](std::vector<TextPart> parts) { return tokenizer.encode(parts, kNoBos); };
+  // "a" after "[C]" begins a stretch; within a stretch, parts join.
+  EXPECT_EQ(encode({{"[C]", true}, {"a", false}}), (Tokens{kControl, kSpaceA}));
+  EXPECT_EQ(encode({{"[C] ", true}, {"a", false}}), (Tokens{kControl, kSpace, kSpaceA}));
+  EXPECT_EQ(encode({{"[U", false}, {"]", true}}), (Tokens{kUser}));
+  // A control token needs a part that allows it, and one part alone.
+  const Tokens as_text = tokenizer.encode("[C]", kNoBos);
+  EXPECT_EQ(encode({{"[C]", false}}), as_text);
+  EXPECT_EQ(encode({{"[C", true}, {"]", true}}), as_text);
+  EXPECT_EQ(encode({{"[", true}, {"C]", false}}), as_text);
+  EXPECT_EQ(encode({}), Tokens{});
+  EXPECT_EQ(tokenizer.encode("a", {.add_bos = false, .continues_text = true}), (Tokens{kA}));
+  EXPECT_EQ(
+      tokenizer.encode("[C]a", {.add_bos = false, .parse_special = true, .continues_text = true}),
+      (Tokens{kControl, kSpaceA}));
 }
 
 TEST(Tokenizer, PutsASpaceBeforeTextAtTheStartAndAfterSpecialTokens) {
@@ -189,13 +227,13 @@ TEST(Tokenizer, RefusesTokensOutsideTheVocabulary) {
 
 TEST(Tokenizer, NamesAModelItDoesNotSupport) {
   Vocabulary vocabulary = small_vocabulary();
-  vocabulary.model = "gpt2";
+  vocabulary.model = "rwkv";
   try {
     const Tokenizer tokenizer(vocabulary);
     FAIL() << "expected Error(kUnsupported)";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(error.message().find("gpt2"), std::string_view::npos) << error.message();
+    EXPECT_NE(error.message().find("rwkv"), std::string_view::npos) << error.message();
   }
 }
 

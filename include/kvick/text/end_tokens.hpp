@@ -46,6 +46,15 @@ inline constexpr std::string_view kOtherEndPieces[] = {
     "<REPO>",    "<reponame>", "<|file_sep|>",
 };
 
+/// Byte-level BPE learns pieces from text, and Qwen has learned "</s>" from web pages: a mark of
+/// plain brackets is a mark there only if the file says so.
+inline bool is_markup_text(const Vocabulary& vocabulary, std::size_t id) {
+  const std::string_view piece = vocabulary.pieces[id];
+  return vocabulary.model == "gpt2" && vocabulary.types[id] == TokenType::kNormal &&
+         piece.find('|') == std::string_view::npos &&
+         piece.find("\xEF\xBD\x9C") == std::string_view::npos;  // U+FF5C, DeepSeek's bar
+}
+
 }  // namespace detail
 
 inline std::vector<TokenId> mark_end_tokens(Vocabulary& vocabulary) {
@@ -56,6 +65,7 @@ inline std::vector<TokenId> mark_end_tokens(Vocabulary& vocabulary) {
   for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const auto mark = ids.find(vocabulary.pieces[id]);
     if (mark == ids.end()) continue;
+    if (detail::is_markup_text(vocabulary, id)) continue;
     mark->second = static_cast<TokenId>(id);
     vocabulary.types[id] = TokenType::kControl;
   }

@@ -44,6 +44,10 @@ class SpecialMatcher {
   /// All matches, by offset.
   std::vector<SpecialMatch> find(std::string_view text) const;
 
+  /// Every token that stands at the front of `text`, the shortest first: visit(length, token).
+  template <class Visit>
+  void visit_prefixes(std::string_view text, Visit&& visit) const;
+
  private:
   struct Range {
     std::size_t begin = 0;  // in tokens_
@@ -52,7 +56,7 @@ class SpecialMatcher {
 
   Range narrow(Range range, std::size_t depth, unsigned char byte) const noexcept;
   SpecialMatch longest_match(std::string_view text, std::size_t offset,
-                             std::size_t max_length) const noexcept;
+                             std::size_t max_length) const;
 
   std::vector<std::pair<std::string, TokenId>> tokens_;  // sorted by text
   std::array<Range, 256> by_first_byte_{};
@@ -92,22 +96,28 @@ inline SpecialMatcher::Range SpecialMatcher::narrow(Range range, std::size_t dep
 
 /// The longest token at `offset` of at most `max_length` bytes; length 0 if there is none.
 inline SpecialMatch SpecialMatcher::longest_match(std::string_view text, std::size_t offset,
-                                                  std::size_t max_length) const noexcept {
+                                                  std::size_t max_length) const {
   SpecialMatch match{offset, 0, -1};
-  const std::size_t limit = std::min(max_length, text.size() - offset);
-  if (limit == 0) return match;
-  Range range = by_first_byte_[static_cast<unsigned char>(text[offset])];
+  visit_prefixes(text.substr(offset, max_length), [&](std::size_t length, TokenId token) {
+    match.length = length;
+    match.token = token;
+  });
+  return match;
+}
+
+template <class Visit>
+void SpecialMatcher::visit_prefixes(std::string_view text, Visit&& visit) const {
+  if (text.empty()) return;
+  Range range = by_first_byte_[static_cast<unsigned char>(text.front())];
   for (std::size_t depth = 1; range.begin < range.end; ++depth) {
     // A token that ends here is a prefix of all others in the range, so it is sorted first.
     if (tokens_[range.begin].first.size() == depth) {
-      match.length = depth;
-      match.token = tokens_[range.begin].second;
+      visit(depth, tokens_[range.begin].second);
       ++range.begin;
     }
-    if (depth == limit) break;
-    range = narrow(range, depth, static_cast<unsigned char>(text[offset + depth]));
+    if (depth == text.size()) break;
+    range = narrow(range, depth, static_cast<unsigned char>(text[depth]));
   }
-  return match;
 }
 
 inline std::vector<SpecialMatch> SpecialMatcher::find(std::string_view text) const {

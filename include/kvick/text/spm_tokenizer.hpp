@@ -22,7 +22,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -32,6 +31,7 @@
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
+#include "kvick/text/border_set.hpp"
 #include "kvick/text/piece_index.hpp"
 #include "kvick/text/vocabulary.hpp"
 
@@ -72,13 +72,10 @@ class SpmTokenizer {
     bool is_mergeable = false;
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
-  /// 32 KiB of bits; Llama's 32,000 pieces set 1 in 50.
+  /// 32 KiB; Llama's 32,000 pieces set 1 bit in 50.
   static constexpr int kBorderBits = 18;
-  using BorderSet = std::bitset<std::size_t{1} << kBorderBits>;
 
   static bool is_worse(const Merge& a, const Merge& b) noexcept;
-  static std::size_t border_of(char left, std::string_view character) noexcept;
-  void note_borders(std::string_view piece);
   TokenId find_mergeable(std::string_view text) const noexcept;
   void append_symbol(Workspace& work, std::size_t offset, std::size_t length) const;
   std::optional<Merge> find_merge(const Workspace& work, std::uint32_t left) const noexcept;
@@ -89,23 +86,12 @@ class SpmTokenizer {
   PieceIndex index_;
   std::vector<Token> tokens_;
   std::array<TokenId, 256> byte_tokens_{};
-  BorderSet borders_;  // the borders between characters within pieces, hashed
+  BorderSet borders_{kBorderBits};
 };
 
 // ---- Implementation: nothing below is API ----
 
 namespace detail {
-
-/// Bytes of the character that starts with `lead`, if it is well-formed; 1 for a continuation byte.
-constexpr std::size_t character_bytes(char lead) noexcept {
-  const auto byte = static_cast<unsigned char>(lead);
-  return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
-
-/// The character at the front of `text`, clipped at the end.
-constexpr std::string_view first_character(std::string_view text) noexcept {
-  return text.substr(0, character_bytes(text.front()));
-}
 
 /// The token that stands for one byte: <0x0A>, else any spelling of it, else the byte as a piece.
 /// Never a control token.
@@ -164,7 +150,7 @@ inline SpmTokenizer::SpmTokenizer(const Vocabulary& vocabulary)
     const bool is_mergeable =
         type == TokenType::kNormal || type == TokenType::kUserDefined || type == TokenType::kUnused;
     tokens_.push_back({vocabulary.scores[id], is_mergeable});
-    if (is_mergeable) note_borders(vocabulary.pieces[id]);
+    if (is_mergeable) borders_.note(vocabulary.pieces[id]);
   }
 }
 
@@ -179,7 +165,7 @@ inline void SpmTokenizer::encode(std::string_view text, bool add_space,
   work.text = marked;
   for (std::size_t offset = 0; offset < marked.size();) {
     const std::string_view character = detail::first_character(work.text.substr(offset));
-    if (offset > 0 && !borders_[border_of(marked[offset - 1], character)]) flush(work, tokens);
+    if (offset > 0 && !borders_.may_join(marked, offset)) flush(work, tokens);
     append_symbol(work, offset, character.size());
     offset += character.size();
   }
@@ -189,21 +175,6 @@ inline void SpmTokenizer::encode(std::string_view text, bool add_space,
 /// The order of the heap: the highest score first, the leftmost of equals.
 inline bool SpmTokenizer::is_worse(const Merge& a, const Merge& b) noexcept {
   return a.score < b.score || (a.score == b.score && a.left > b.left);
-}
-
-/// A hash of the byte before a border and the character after it.
-inline std::size_t SpmTokenizer::border_of(char left, std::string_view character) noexcept {
-  std::uint64_t bytes = static_cast<unsigned char>(left);
-  for (const char c : character) bytes = bytes << 8 | static_cast<unsigned char>(c);
-  return static_cast<std::size_t>((bytes * 0x9E3779B97F4A7C15u) >> (64 - kBorderBits));
-}
-
-/// A border of the text lies within a merged piece only if it is noted here. Noting too many costs
-/// speed, not correctness, so every byte of a piece counts as the start of a character.
-inline void SpmTokenizer::note_borders(std::string_view piece) {
-  for (std::size_t i = 1; i < piece.size(); ++i) {
-    borders_.set(border_of(piece[i - 1], detail::first_character(piece.substr(i))));
-  }
 }
 
 inline TokenId SpmTokenizer::find_mergeable(std::string_view text) const noexcept {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Text to tokens and back, by the tokenizer of a model file.
 //
-// Supported  Vocabulary::model "llama" (SentencePiece BPE).
-// Accuracy   Tokens equal llama.cpp's. For well-formed text without U+2581, a vocabulary with all
-//            byte tokens gives decode(encode(text)) == text.
+// Supported  Vocabulary::model "llama" (SentencePiece BPE), "t5" (SentencePiece's unigram model)
+//            and "gpt2" (byte-level BPE).
+// Accuracy   Tokens equal llama.cpp's and those of the models' own tokenizers. With a vocabulary
+//            that has all bytes, decode(encode(text)) == text: for byte-level BPE whatever the
+//            bytes, for SentencePiece BPE if the text is well-formed and without U+2581. Unigram
+//            models normalize: they give back what they read, not what was written.
 // Errors     Error(kUnsupported) for another model, Error(kFormat) for a bad vocabulary,
 //            Error(kArgument) for a token outside the vocabulary.
 // Threads    Immutable; copies share the vocabulary and cost nothing.
@@ -18,14 +21,17 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/bpe_tokenizer.hpp"
 #include "kvick/text/end_tokens.hpp"
 #include "kvick/text/special_matcher.hpp"
 #include "kvick/text/spm_tokenizer.hpp"
+#include "kvick/text/unigram_tokenizer.hpp"
 #include "kvick/text/vocabulary.hpp"
 
 namespace kvick::inline v0_1 {
@@ -35,6 +41,14 @@ struct EncodeOptions {
   std::optional<bool> add_eos = std::nullopt;  ///< default: what the vocabulary asks for
   /// Whether control and unknown tokens may be written in the text. Leave it off for text from
   /// users.
+  bool parse_special = false;
+  /// Whether the text goes on after other text: then no space is put before it.
+  bool continues_text = false;
+};
+
+/// A part of a text, and whether control and unknown tokens may be written in it.
+struct TextPart {
+  std::string_view text;
   bool parse_special = false;
 };
 
@@ -47,10 +61,19 @@ struct DecodeOptions {
 class Tokenizer {
  public:
   explicit Tokenizer(Vocabulary vocabulary);
-  explicit Tokenizer(const GgufFile& file) : Tokenizer(read_vocabulary(file)) {}
+  /// For byte-level BPE, a `pre_tokenizer` that is not empty replaces the file's: some files name
+  /// none, or one that is not known (see pre_tokenizer.hpp).
+  explicit Tokenizer(const GgufFile& file, std::string_view pre_tokenizer = {})
+      : Tokenizer(read_vocabulary(file, pre_tokenizer)) {}
 
   /// The tokens of `text`. User-defined tokens are matched first, then the text between is merged.
+  /// A bos or eos token that stands there already is not added a second time.
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const;
+
+  /// The tokens of the parts as one text, each with its own parse_special instead of the option's.
+  /// Control tokens are found within one part, everything else across parts.
+  std::vector<TokenId> encode(std::span<const TextPart> parts,
+                              const EncodeOptions& options = {}) const;
 
   /// The bytes that `tokens` stand for: not always well-formed UTF-8 (see StreamingDecoder). Undoes
   /// encode: where that put a space before text (at the start and after special tokens, if the
@@ -70,7 +93,8 @@ class Tokenizer {
   TokenType type(TokenId token) const;
 
   int vocab_size() const noexcept { return static_cast<int>(vocabulary().pieces.size()); }
-  /// As read, but end marks such as <|im_end|> are control tokens and serve as missing eot_id.
+  /// As read, but end marks such as <|im_end|> are control tokens and serve as missing eot_id, and
+  /// byte-level BPE never puts a space before text.
   const Vocabulary& vocabulary() const noexcept { return model_->vocabulary; }
   TokenId bos_id() const noexcept { return vocabulary().bos_id; }
   TokenId eos_id() const noexcept { return vocabulary().eos_id; }
@@ -82,18 +106,23 @@ class Tokenizer {
   std::span<const TokenId> end_of_generation_ids() const noexcept { return model_->end_ids; }
 
  private:
+  using Encoder = std::variant<SpmTokenizer, UnigramTokenizer, BpeTokenizer>;
+
   struct Model {
     explicit Model(Vocabulary vocabulary_to_check);
 
     Vocabulary vocabulary;
     std::vector<TokenId> end_ids;  // ascending
-    SpmTokenizer spm;
+    Encoder encoder;
     SpecialMatcher user_defined;
     SpecialMatcher all_special;             // and control and unknown tokens
     std::string bytes;                      // token_bytes of all tokens, one after another
     std::vector<std::size_t> byte_offsets;  // [vocab_size + 1]
   };
 
+  static Encoder make_encoder(const Vocabulary& vocabulary);
+  void append_text(std::string_view text, bool add_space, std::vector<TokenId>& tokens) const;
+  void append_stretch(std::string_view text, bool continues, std::vector<TokenId>& tokens) const;
   std::size_t checked_index(TokenId token) const;
 
   std::shared_ptr<const Model> model_;
@@ -104,9 +133,11 @@ class Tokenizer {
 namespace detail {
 
 inline Vocabulary checked_vocabulary(Vocabulary vocabulary) {
-  require(vocabulary.model == "llama", ErrorCode::kUnsupported, "Tokenizer",
-          "tokenizer model must be 'llama', got ", in_quotes(vocabulary.model));
+  const std::string_view model = vocabulary.model;
+  require(model == "llama" || model == "t5" || model == "gpt2", ErrorCode::kUnsupported,
+          "Tokenizer", "tokenizer model must be 'llama', 't5' or 'gpt2', got ", in_quotes(model));
   check_vocabulary(vocabulary);
+  if (vocabulary.model == "gpt2") vocabulary.add_space_prefix = false;
   return vocabulary;
 }
 
@@ -126,7 +157,17 @@ inline SpecialMatcher special_matcher(const Vocabulary& vocabulary, bool with_ma
   return SpecialMatcher(std::move(tokens));
 }
 
-/// Appends the bytes that a token stands for.
+/// Without spaces at the ends, and with one for each run of them.
+inline std::string collapse_spaces(std::string_view text) {
+  std::string collapsed;
+  for (const char c : text) {
+    if (c != ' ' || (!collapsed.empty() && collapsed.back() != ' ')) collapsed += c;
+  }
+  if (collapsed.ends_with(' ')) collapsed.pop_back();
+  return collapsed;
+}
+
+/// Appends the bytes that a token of SentencePiece stands for.
 inline void append_token_bytes(std::string_view piece, TokenType type, std::string& bytes) {
   if (is_mark(type)) return;
   if (type == TokenType::kByte) {
@@ -151,21 +192,39 @@ inline void append_token_bytes(std::string_view piece, TokenType type, std::stri
 inline Tokenizer::Model::Model(Vocabulary vocabulary_to_check)
     : vocabulary(detail::checked_vocabulary(std::move(vocabulary_to_check))),
       end_ids(mark_end_tokens(vocabulary)),
-      spm(vocabulary),
+      encoder(make_encoder(vocabulary)),
       user_defined(detail::special_matcher(vocabulary, false)),
       all_special(detail::special_matcher(vocabulary, true)) {
   byte_offsets.reserve(vocabulary.pieces.size() + 1);
   byte_offsets.push_back(0);
   for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
-    detail::append_token_bytes(vocabulary.pieces[id], vocabulary.types[id], bytes);
+    const std::string& piece = vocabulary.pieces[id];
+    const TokenType type = vocabulary.types[id];
+    if (vocabulary.model == "gpt2") {
+      bytes += detail::bpe_token_bytes(piece, type);
+    } else {
+      detail::append_token_bytes(piece, type, bytes);
+    }
     byte_offsets.push_back(bytes.size());
   }
+}
+
+inline Tokenizer::Encoder Tokenizer::make_encoder(const Vocabulary& vocabulary) {
+  if (vocabulary.model == "gpt2") return Encoder(std::in_place_type<BpeTokenizer>, vocabulary);
+  if (vocabulary.model == "t5") return Encoder(std::in_place_type<UnigramTokenizer>, vocabulary);
+  return Encoder(std::in_place_type<SpmTokenizer>, vocabulary);
 }
 
 inline Tokenizer::Tokenizer(Vocabulary vocabulary)
     : model_(std::make_shared<const Model>(std::move(vocabulary))) {}
 
 inline std::vector<TokenId> Tokenizer::encode(std::string_view text,
+                                              const EncodeOptions& options) const {
+  const TextPart part{text, options.parse_special};
+  return encode(std::span(&part, 1), options);
+}
+
+inline std::vector<TokenId> Tokenizer::encode(std::span<const TextPart> parts,
                                               const EncodeOptions& options) const {
   const bool add_bos = options.add_bos.value_or(vocabulary().add_bos);
   const bool add_eos = options.add_eos.value_or(vocabulary().add_eos);
@@ -176,22 +235,63 @@ inline std::vector<TokenId> Tokenizer::encode(std::string_view text,
   std::vector<TokenId> tokens;
   if (add_bos) tokens.push_back(bos_id());
 
-  const auto encode_text = [&](std::size_t begin, std::size_t end) {
-    if (begin == end) return;  // no text, no space before it
-    model_->spm.encode(text.substr(begin, end - begin), vocabulary().add_space_prefix, tokens);
-  };
+  std::string stretch;        // the text since the last mark
+  bool owes_a_bos = add_bos;  // the one added stands for one written at the start
+  bool continues = options.continues_text;
+  bool ends_with_mark = false;
+  for (const TextPart& part : parts) {
+    std::size_t begin = 0;
+    if (part.parse_special) {
+      for (const SpecialMatch& match : model_->all_special.find(part.text)) {
+        if (!detail::is_mark(type(match.token))) continue;  // append_stretch finds it again
+        stretch += part.text.substr(begin, match.offset - begin);
+        append_stretch(stretch, continues, tokens);
+        const bool is_the_added = owes_a_bos && tokens.size() == 1 && match.token == bos_id();
+        if (is_the_added) owes_a_bos = false;
+        if (!is_the_added) tokens.push_back(match.token);
+        stretch.clear();
+        continues = false;
+        ends_with_mark = true;
+        begin = match.offset + match.length;
+      }
+    }
+    stretch += part.text.substr(begin);
+  }
+  append_stretch(stretch, continues, tokens);
+  ends_with_mark = ends_with_mark && stretch.empty();
+
+  if (add_eos && !(ends_with_mark && tokens.back() == eos_id())) tokens.push_back(eos_id());
+  return tokens;
+}
+
+/// Text without marks: user-defined tokens, and the text between them.
+inline void Tokenizer::append_stretch(std::string_view text, bool continues,
+                                      std::vector<TokenId>& tokens) const {
+  const bool add_space = vocabulary().add_space_prefix;
   std::size_t begin = 0;
-  const SpecialMatcher& matcher =
-      options.parse_special ? model_->all_special : model_->user_defined;
-  for (const SpecialMatch& match : matcher.find(text)) {
-    encode_text(begin, match.offset);
+  for (const SpecialMatch& match : model_->user_defined.find(text)) {
+    append_text(text.substr(begin, match.offset - begin), add_space && !(continues && begin == 0),
+                tokens);
     tokens.push_back(match.token);
     begin = match.offset + match.length;
   }
-  encode_text(begin, text.size());
+  append_text(text.substr(begin), add_space && !(continues && begin == 0), tokens);
+}
 
-  if (add_eos) tokens.push_back(eos_id());
-  return tokens;
+inline void Tokenizer::append_text(std::string_view text, bool add_space,
+                                   std::vector<TokenId>& tokens) const {
+  if (text.empty()) return;  // no text, no space before it
+  if (const auto* const bpe = std::get_if<BpeTokenizer>(&model_->encoder)) {
+    bpe->encode(text, tokens);
+  } else if (const auto* const unigram = std::get_if<UnigramTokenizer>(&model_->encoder)) {
+    unigram->encode(text, add_space, tokens);
+  } else if (vocabulary().remove_extra_whitespaces) {
+    const std::string collapsed = detail::collapse_spaces(text);
+    if (!collapsed.empty())
+      std::get<SpmTokenizer>(model_->encoder).encode(collapsed, add_space, tokens);
+  } else {
+    std::get<SpmTokenizer>(model_->encoder).encode(text, add_space, tokens);
+  }
 }
 
 inline std::string Tokenizer::decode(std::span<const TokenId> tokens,

@@ -25,6 +25,7 @@
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/pre_tokenizer.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -49,8 +50,9 @@ inline constexpr std::size_t kMaxPieceBytes = 1024;
 inline constexpr std::size_t kMaxSpecialPieceBytes = 256;
 
 struct Vocabulary {
-  std::string model = "llama";  ///< "llama" is SentencePiece BPE, "gpt2" byte-level BPE
-  std::string pre_tokenizer;    ///< how byte-level BPE splits text; may be empty
+  /// "llama" is SentencePiece BPE, "t5" SentencePiece's unigram model, "gpt2" byte-level BPE.
+  std::string model = "llama";
+  std::string pre_tokenizer;  ///< how byte-level BPE splits text; may be empty
 
   // One entry per token.
   std::vector<std::string> pieces;
@@ -71,7 +73,8 @@ struct Vocabulary {
   bool add_bos = true;
   bool add_eos = false;
   bool add_space_prefix = true;           ///< encode text as if a space stood before it
-  bool remove_extra_whitespaces = false;  ///< kept from the file; SentencePiece BPE ignores it
+  bool remove_extra_whitespaces = false;  ///< of SentencePiece: runs of spaces, and at the ends
+  std::string precompiled_charsmap;       ///< of "t5": see character_map.hpp; may be empty
 };
 
 /// Throws Error(kFormat) unless `vocabulary` keeps the rules above, except that pieces differ,
@@ -81,8 +84,8 @@ inline void check_vocabulary(const Vocabulary& vocabulary);
 /// The byte that a piece of the form <0x0A> stands for.
 inline std::optional<unsigned char> parse_byte_piece(std::string_view piece) noexcept;
 
-/// The vocabulary of a model file, checked.
-inline Vocabulary read_vocabulary(const GgufFile& file);
+/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces the file's.
+inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer = {});
 
 // ---- Implementation: nothing below is API ----
 
@@ -143,6 +146,12 @@ inline Vocabulary default_vocabulary(std::string model) {
     vocabulary.add_bos = false;
     vocabulary.add_space_prefix = false;
   }
+  if (model == "t5") {
+    vocabulary.pad_id = 0;
+    vocabulary.eos_id = 1;
+    vocabulary.unk_id = 2;
+    vocabulary.add_eos = true;
+  }
   vocabulary.model = std::move(model);
   return vocabulary;
 }
@@ -176,9 +185,15 @@ inline void check_vocabulary(const Vocabulary& vocabulary) {
           "add_eos needs an eos token, got none");
 }
 
-inline Vocabulary read_vocabulary(const GgufFile& file) {
+inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer) {
   Vocabulary vocabulary = detail::default_vocabulary(file.get<std::string>("tokenizer.ggml.model"));
-  vocabulary.pre_tokenizer = file.get_or<std::string>("tokenizer.ggml.pre", "");
+  vocabulary.pre_tokenizer = pre_tokenizer.empty()
+                                 ? file.get_or<std::string>("tokenizer.ggml.pre", "")
+                                 : std::string(pre_tokenizer);
+  if (vocabulary.model == "gpt2") {
+    const PreTokenizer* const known = find_pre_tokenizer(vocabulary.pre_tokenizer);
+    if (known != nullptr) vocabulary.add_bos = known->adds_bos;
+  }
   vocabulary.pieces = file.get<std::vector<std::string>>("tokenizer.ggml.tokens");
   const std::size_t num_tokens = vocabulary.pieces.size();
 
@@ -203,6 +218,11 @@ inline Vocabulary read_vocabulary(const GgufFile& file) {
   read_id("tokenizer.ggml.unknown_token_id", vocabulary.unk_id);
   read_id("tokenizer.ggml.padding_token_id", vocabulary.pad_id);
   read_id("tokenizer.ggml.seperator_token_id", vocabulary.sep_id);  // the format's spelling
+
+  if (const auto bytes =
+          file.try_get<std::vector<std::uint8_t>>("tokenizer.ggml.precompiled_charsmap")) {
+    vocabulary.precompiled_charsmap.assign(bytes->begin(), bytes->end());
+  }
 
   const auto read_flag = [&](std::string_view key, bool& flag) {
     flag = file.get_or<bool>(key, flag);
