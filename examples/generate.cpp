@@ -27,6 +27,7 @@
 #include "kvick/text/stop_matcher.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/default_model.hpp"
 #include "support/model.hpp"
 #include "support/program.hpp"
 #include "support/system.hpp"
@@ -70,7 +71,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   const CLI::Range not_negative(0, kMax, "NONNEGATIVE");
 
   app.option_defaults()->group("Model");
-  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
+  programs::add_model_option(app, options.model, "GGUF file");
   programs::add_model_options(app, options.run, 1, "room for prompt and new tokens");
 
   app.option_defaults()->group("Prompt");
@@ -127,6 +128,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       ->type_name("FILE");
   app.add_flag("--json", options.print_json, "print a summary as the last line");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.model.empty()) options.model = programs::default_model();
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/default_model.hpp"
 #include "support/program.hpp"
 #include "support/token_ids.hpp"
 
@@ -29,9 +30,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Prints the token ids of a text, separated by commas, or the text of token ids.",
                "kvick-tokenize");
-  app.add_option("-m,--model", options.model, "GGUF file; weights are not needed")
-      ->type_name("FILE")
-      ->required();
+  programs::add_model_option(app, options.model, "GGUF file; weights are not needed");
   auto* const text = app.add_option("-p,--prompt", options.text,
                                     "the text; without it, standard input less the line break at "
                                     "its end");
@@ -43,6 +42,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_flag("--special", options.parse_special,
                "control tokens such as <|im_end|> may be written in the text");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.model.empty()) options.model = programs::default_model();
   return options;
 }
 
