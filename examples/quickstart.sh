@@ -24,7 +24,11 @@ build "$root" "$build_dir" kvick_examples -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_
 generate=$build_dir/examples/kvick-generate
 
 echo
-timed generate "$generate" -m "$model" -p "Once upon a time" -n 300 --seed 1
+tell() {
+  printf 'Once upon a time'
+  "$generate" -m "$model" -p "Once upon a time" -n 300 --seed 1
+}
+timed story tell
 
 # rate PHASE OPTION...: tokens per second of prefill or decode, from the summary of a run
 rate() {
