@@ -29,6 +29,7 @@
 #include "kvick/core/element_type.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/evaluation.hpp"
+#include "support/default_model.hpp"
 #include "support/evaluation_tokens.hpp"
 #include "support/model.hpp"
 #include "support/program.hpp"
@@ -62,7 +63,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "Prints negative log-likelihood and perplexity of a text under a model, and how the model's "
       "predictions differ from another's.",
       "kvick-eval");
-  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
+  programs::add_model_option(app, options.model, "GGUF file");
   app.add_option("--against", options.against,
                  "GGUF file of the reference, such as the same model in full precision, run as "
                  "stored with f32 activations; shows KL(P_reference || P_model)")
@@ -80,6 +81,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   programs::add_model_options(app, options.run, 2, "tokens of a window, at least 2");
   app.add_flag("--json", options.print_json, "print the results as one line of JSON");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.model.empty()) options.model = programs::default_model();
   return options;
 }
 

@@ -30,6 +30,7 @@
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/model/model_config.hpp"
 #include "kvick/model/weights.hpp"
+#include "support/default_model.hpp"
 #include "support/program.hpp"
 #include "support/table.hpp"
 
@@ -55,14 +56,15 @@ std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
   CLI::App app("Shows what is in a GGUF file and how much memory the model needs.",
                "kvick-inspect");
-  app.add_option("model", options.model, "GGUF file; of a split model, the first")
-      ->required()
+  app.add_option("model", options.model,
+                 "GGUF file; of a split model, the first; default: the demo model")
       ->option_text("MODEL.gguf");
   app.add_option("-c,--context", options.context,
                  "tokens that the cache is to hold; default: the model's context")
       ->check(CLI::PositiveNumber);
   app.add_flag("--json", options.print_json, "print one line of JSON");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.model.empty()) options.model = programs::default_model();
   return options;
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what is missing (Debian), builds the programs and generates text.
+# Installs what is missing (Debian), builds the programs, tells a story and shows what the library
+# gains on the model.
 #
-#   bash examples/quickstart.sh               with a small model of random weights, written on the spot
-#   bash examples/quickstart.sh MODEL.gguf    with a real one
+#   bash examples/quickstart.sh               with the demo model, which is part of the sources
+#   bash examples/quickstart.sh MODEL.gguf    with another one
 #
 # BUILD_DIR  build folder; build/quickstart of the repository
 set -euo pipefail
@@ -11,8 +12,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source-path=SCRIPTDIR source=../.ci/lib.sh
 source "$root/.ci/lib.sh"
 build_dir=${BUILD_DIR:-$root/build/quickstart}
-model=${1:-}
-if [ -n "$model" ] && [ ! -f "$model" ]; then
+model=${1:-$root/examples/models/kvick-stories-3m-q8_0.gguf}
+if [ ! -f "$model" ]; then
   echo "quickstart: no such model file: $model" >&2
   exit 1
 fi
@@ -20,13 +21,38 @@ fi
 trap print_times EXIT
 timed packages install_packages "${example_packages[@]}"
 build "$root" "$build_dir" kvick_examples -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_BENCHMARKS=OFF
+generate=$build_dir/examples/kvick-generate
 
-if [ -z "$model" ]; then
-  model=$build_dir/random.gguf
-  timed model "$build_dir/examples/kvick-random-model" "$model"
-  echo
-  echo "The weights of this model are random, so its text is noise: it shows that the engine runs."
-  echo "For real text give a model file: bash examples/quickstart.sh MODEL.gguf"
-fi
 echo
-timed generate "$build_dir/examples/kvick-generate" -m "$model" -p "Once upon a time" -n 64
+tell() {
+  printf 'Once upon a time'
+  "$generate" -m "$model" -p "Once upon a time" -n 300 --seed 1
+}
+timed story tell
+
+# rate PHASE OPTION...: tokens per second of prefill or decode, from the summary of a run
+rate() {
+  local phase=$1
+  shift
+  "$generate" -m "$model" --temp 0 --ignore-eos --json "$@" | tail -n 1 |
+    grep -oE "\"${phase}_tokens_per_second\":[0-9.e+]+" | cut -d : -f 2
+}
+
+# row LABEL BEFORE AFTER
+row() {
+  awk -v label="$1" -v a="$2" -v b="$3" \
+    'BEGIN { printf "  %-32s %9.0f %9.0f   x %.1f\n", label, a, b, b / a }'
+}
+
+gains() {
+  local ids decode=(decode -p "Once upon a time" -n 200) prefill int8
+  ids=$(printf '300,%.0s' {1..200})
+  # Without a cache, a token after 200 others costs a pass over all of them.
+  prefill=$(rate prefill --prompt-ids "${ids%,}" -n 0)
+  int8=$(rate "${decode[@]}")
+  echo
+  printf '  %-32s %9s %9s\n' "tokens/s" before after
+  row "no cache -> cache, 200 tokens" "$(awk -v r="$prefill" 'BEGIN { print r / 200 }')" "$int8"
+  row "f32 -> int8 activations" "$(rate "${decode[@]}" --activations f32)" "$int8"
+}
+timed gains gains

@@ -20,6 +20,7 @@
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
+#include "support/default_model.hpp"
 #include "support/program.hpp"
 #include "support/system.hpp"
 #include "support/token_ids.hpp"
@@ -47,9 +48,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   CLI::App app("Prints the token ids of a text, separated by commas, or the text of token ids.",
                "kvick-tokenize");
   app.option_defaults()->group("Model");
-  app.add_option("-m,--model", options.model, "GGUF file; weights are not needed")
-      ->type_name("FILE")
-      ->required();
+  programs::add_model_option(app, options.model, "GGUF file; weights are not needed");
   app.add_option(
          "--pre", options.pre_tokenizer,
          "split text as this pre-tokenizer does, for files that name none or an unknown one")
@@ -86,6 +85,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   if (options.takes_json && options.print_pieces) {
     throw programs::BadInput("--pieces cannot be combined with --json");
   }
+  if (options.model.empty()) options.model = programs::default_model();
   return options;
 }
 

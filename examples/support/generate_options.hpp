@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "default_model.hpp"
 #include "kvick/sampling/sampling_options.hpp"
 #include "model.hpp"
 #include "program.hpp"
@@ -52,7 +53,7 @@ inline std::optional<GenerateOptions> parse_generate_options(int argc, char** ar
   const CLI::Range not_negative(0, kMax, "NONNEGATIVE");
 
   app.option_defaults()->group("Model");
-  app.add_option("-m,--model", options.model, "GGUF file")->type_name("FILE")->required();
+  add_model_option(app, options.model, "GGUF file");
   app.add_option(
          "--pre", options.pre_tokenizer,
          "split text as this pre-tokenizer does, for files that name none or an unknown one")
@@ -141,6 +142,7 @@ inline std::optional<GenerateOptions> parse_generate_options(int argc, char** ar
       ->excludes(chat);
   app.add_flag("--json", options.print_json, "print a summary as the last line");
   if (!parse_command_line(app, argc, argv)) return std::nullopt;
+  if (options.model.empty()) options.model = default_model();
   return options;
 }
 

@@ -164,7 +164,7 @@ TEST_F(Eval, RefusesBadInputInOneLine) {
   const std::string model = write_model("a.gguf", {.max_seq_len = 50});
   const std::string other = write_model("b.gguf", {.vocab_size = 90, .max_seq_len = 40});
   const std::string ids = write("ids", "1,2,3");
-  expect_refusal(kProgram, {}, "--model");
+  expect_refusal(kProgram, {}, "--text");
   expect_refusal(kProgram, {"-m", model}, "--text");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--text", ids}, "--text");
   expect_refusal(kProgram, {"-m", model, "--ids", ids, "--kv", "q8"}, "--kv");

@@ -347,7 +347,7 @@ TEST(Generate, HelpIsNoError) {
 TEST(Generate, RefusesBadOptionsInOneLine) {
   const RandomModel model;
   const Arguments good = {"-m", model.path(), "-p", "bace"};
-  expect_refusal(kProgram, {}, "--model");
+  expect_refusal(kProgram, {}, "prompt");
   expect_refusal(kProgram, good + Arguments{"--no-such\noption"}, "--no-such");
   expect_refusal(kProgram, good + Arguments{"surplus"}, "surplus");
   expect_refusal(kProgram, good + Arguments{"--prompt-ids", "1"}, "--prompt");

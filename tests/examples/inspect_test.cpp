@@ -242,7 +242,6 @@ TEST_F(Inspect, ReadsATrainedModel) {
 }
 
 TEST_F(Inspect, RefusesBadInputInOneLine) {
-  expect_refusal(kProgram, {}, "model");
   expect_refusal(kProgram, {(directory_ / "absent.gguf").string()}, "absent.gguf");
   expect_refusal(kProgram, {directory_.path().string()});
   const auto garbage = directory_ / "garbage.gguf";

@@ -119,7 +119,6 @@ TEST(Tokenize, TellsItsSpeedOnRequest) {
 TEST(Tokenize, RefusesBadInputInOneLine) {
   const support::RandomModel model;
   const std::string path = model.path();
-  expect_refusal(kProgram, {}, "--model");
   expect_refusal(kProgram, {"-m", path, "--no-such-option"}, "--no-such-option");
   expect_refusal(kProgram, {"-m", path, "-p", "a", "--decode", "1"}, "--decode");
   expect_refusal(kProgram, {"-m", path + "\n.missing", "-p", "a"}, "missing");
