@@ -266,6 +266,7 @@ inline std::vector<TokenId> ChatTemplate::encode_parts(const Tokenizer& tokenize
     }
   }
   std::vector<TextPart> texts;
+  texts.reserve(joined.size());
   for (const Part& part : joined) texts.push_back({part.text, part.is_markup});
   return tokenizer.encode(texts, options);
 }
