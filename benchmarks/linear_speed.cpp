@@ -4,8 +4,8 @@
 //
 //   kvick-linear-speed [--threads N] [--isa NAME] [--json]
 //
-// One layer, 5632 outputs and 2048 inputs. With 512 rows the multiply limit counts, with 1 to 8 rows
-// the memory's; those rotate over 512 MiB of weights. Each probe's result is checked first.
+// One layer, 5632 outputs and 2048 inputs. With 512 rows the multiply limit counts, with 1 to 8
+// rows the memory's; those rotate over 512 MiB of weights. Each probe's result is checked first.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

@@ -3,9 +3,9 @@
 //
 //   kvick-model-speed MODEL.gguf [--pp 512] [--tg 64] [--depth 0] [--threads N] [--rounds 11]
 //
-// Prefill is one batch of --pp tokens that wants the logits of the last; decode is --tg steps of one
-// token after --depth others. Operations are 2 per weight of every matrix product really done, bytes
-// those of all matrices that a step reads. Token ids are arbitrary, so random weights do.
+// Prefill is one batch of --pp tokens that wants the logits of the last; decode is --tg steps of
+// one token after --depth others. Operations are 2 per weight of every matrix product really done,
+// bytes those of all matrices that a step reads. Token ids are arbitrary, so random weights do.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>

@@ -11,8 +11,8 @@
 //
 // With --against, MODEL2 is the reference, run as stored and with f32 activations: the divergence
 // is KL(P_model2 || P_model) of the next token at each scored position, and differences are model -
-// model2. "+-" is one standard error of the mean, sample deviation / sqrt(tokens), as if tokens were
-// independent.
+// model2. "+-" is one standard error of the mean, sample deviation / sqrt(tokens), as if tokens
+// were independent.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>

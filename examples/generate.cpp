@@ -184,16 +184,21 @@ class Session {
   /// Starts with the tokens of the file that save() wrote, which are cached then.
   void load(const std::string& path) {
     auto tokens = kvick::load_sequence(path, cache_, 0, model_.fingerprint());
-    if (!tokens) throw BadInput("the tokens of --load-cache must fit the context");
+    if (!tokens) {
+      throw BadInput(kvick::detail::concat("the tokens of --load-cache must fit the context of ",
+                                           cache_.max_seq_len()));
+    }
     for (const TokenId token : *tokens) {
-      if (token < 0 || token >= model_.vocab_size()) throw BadInput("a bad token in --load-cache");
+      if (token >= 0 && token < model_.vocab_size()) continue;
+      throw BadInput(kvick::detail::concat("tokens of --load-cache must be in [0, ",
+                                           model_.vocab_size(), "), got ", token));
     }
     tokens_ = std::move(*tokens);
   }
 
   /// Writes all tokens, with what is cached of them. The last may not be evaluated yet.
   void save(const std::string& path) {
-    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
+    evaluate_new();
     kvick::save_sequence(path, cache_, 0, tokens_, model_.fingerprint());
   }
 
@@ -201,7 +206,7 @@ class Session {
   void read(std::span<const TokenId> prompt) {
     tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
     const programs::Stopwatch time;
-    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
+    evaluate_new();
     prefill_seconds_ += time.seconds();
     summary_.num_prompt_tokens += prompt.size();
   }
@@ -213,7 +218,7 @@ class Session {
     const std::span<const float> row(logits_.data(), static_cast<std::size_t>(logits_.size()));
     std::string text;
     std::vector<TokenId> new_tokens;
-    const std::size_t num_cached_before = num_cached();
+    const std::size_t num_tokens_before = tokens_.size();
     const programs::Stopwatch time;
     summary_.is_stopped = false;
     for (int i = 0; i < max_new_tokens && !summary_.is_stopped; ++i) {
@@ -227,10 +232,10 @@ class Session {
       summary_.is_stopped = continuation.has_stopped();
       if (summary_.is_stopped) break;
       tokens_.push_back(token);
-      if (i + 1 < max_new_tokens) evaluate(model_, cache_, std::span(&token, 1), logits_);
+      if (i + 1 < max_new_tokens) evaluate_new();
     }
     decode_seconds_ += time.seconds();
-    num_decoded_ += num_cached() - num_cached_before;
+    num_decoded_ += num_cached() - num_tokens_before;
     summary_.num_generated_tokens += new_tokens.size();
     show(continuation.finish(), text);
     programs::print((options_.print_ids ? programs::format_token_ids(new_tokens) : "") + "\n");
@@ -254,6 +259,12 @@ class Session {
     const auto end_tokens = tokenizer.end_of_generation_ids();
     sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
     return sampling;
+  }
+
+  /// Evaluates all tokens that are not cached yet.
+  void evaluate_new() {
+    if (options_.is_without_cache) cache_.truncate(0, 0);
+    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
   }
 
   std::size_t num_cached() const { return static_cast<std::size_t>(cache_.length(0)); }

@@ -26,6 +26,7 @@
 #include "kvick/quant/tensor_type.hpp"
 #include "kvick/text/spm_tokenizer.hpp"
 #include "kvick/text/vocabulary.hpp"
+#include "support/model_metadata.hpp"
 #include "support/program.hpp"
 
 namespace {
@@ -221,21 +222,15 @@ void add_weights(kvick::GgufWriter& writer, const Options& options,
 }
 
 void add_metadata(kvick::GgufWriter& writer, const Options& options) {
-  const auto add_size = [&](const char* key, int value) {
-    writer.add(std::string("llama.") + key, static_cast<std::uint32_t>(value));
-  };
-  writer.add("general.architecture", "llama");
+  programs::add_llama_sizes(writer, {.num_layers = options.num_layers,
+                                     .max_seq_len = options.max_seq_len,
+                                     .embedding_dim = options.embedding_dim,
+                                     .ffn_dim = options.ffn_dim,
+                                     .num_heads = options.num_heads,
+                                     .num_kv_heads = options.num_kv_heads,
+                                     .head_dim = options.head_dim()});
   writer.add("general.name", "random weights, seed " + std::to_string(options.seed));
   writer.add("general.file_type", std::uint32_t{7});  // mostly q8_0
-  add_size("block_count", options.num_layers);
-  add_size("context_length", options.max_seq_len);
-  add_size("embedding_length", options.embedding_dim);
-  add_size("feed_forward_length", options.ffn_dim);
-  add_size("attention.head_count", options.num_heads);
-  add_size("attention.head_count_kv", options.num_kv_heads);
-  add_size("rope.dimension_count", options.head_dim());
-  writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  writer.add("llama.rope.freq_base", 10000.0f);
 }
 
 void run(int argc, char** argv) {

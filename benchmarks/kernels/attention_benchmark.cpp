@@ -9,13 +9,13 @@
 // prefill      2,048 tokens at once, heads as in decode_gqa
 //
 // Decoding goes through the layers of a cache that is larger than the processor's caches. Before,
-// outputs are compared with the plain layer in double. Counters: Gop/s (2 per multiply-add of visible
-// keys), GB/s of keys and values, and their shares of this machine's limits, measured in the same run.
+// outputs are compared with the plain layer in double. Counters: Gop/s (2 per multiply-add of
+// visible keys), GB/s of keys and values, and their shares of this machine's limits, measured in
+// the same run.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -27,6 +27,7 @@
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/nn/attention.hpp"
+#include "support/benchmark_limits.hpp"
 #include "support/limits.hpp"
 #include "support/linear_case.hpp"
 
@@ -58,35 +59,13 @@ const Case kCases[] = {{"decode_gqa", 4, 64, 4096, 1, 48},
                        {"decode_mha", 32, 128, 4096, 1, 8},
                        {"prefill", 4, 64, 0, 2048, 1}};
 
-kvick::ThreadPool& pool_of(int threads) {
-  static std::map<int, std::unique_ptr<kvick::ThreadPool>> pools;
-  auto& pool = pools[threads];
-  if (!pool) pool = std::make_unique<kvick::ThreadPool>(threads);
-  return *pool;
-}
-
-/// The limit's rate, measured when first asked for; 0 where none is known.
-double limit(measure::LimitKind kind, int threads) {
-  static std::map<std::pair<measure::LimitKind, int>, double> rates;
-  const auto [at, is_new] = rates.try_emplace({kind, threads}, 0.0);
-  if (is_new) {
-    const auto best = measure::best_limit(kind, kvick::default_isa(), pool_of(threads));
-    if (best) {
-      const Index calls = measure::calls_within(best->probe, 0.1);
-      const double seconds = measure::seconds_per_call(best->probe, calls, 0.3);
-      at->second = best->probe.work.front().amount / seconds;
-    }
-  }
-  return at->second;
-}
-
 /// A filled cache and the queries that attend to it.
 class AttentionCase {
  public:
   AttentionCase(const Case& sizes, std::unique_ptr<kvick::KVStorage> cache, int threads)
       : sizes_(sizes),
         cache_(std::move(cache)),
-        context_{pool_of(threads), kvick::kernel_table(kvick::default_isa())},
+        context_{measure::pool_of(threads), kvick::kernel_table(kvick::default_isa())},
         attention_({Case::kHeads, sizes.num_kv_heads, sizes.head_dim}, threads),
         keys_(measure::random_floats(sizes.end(), sizes.kv_width(), 1)),
         values_(measure::random_floats(sizes.end(), sizes.kv_width(), 2)),
@@ -174,8 +153,9 @@ void run(benchmark::State& state, const Case& sizes, ElementType type, bool is_p
   state.counters["Gop/s"] = per_second(operations);
   state.counters["GB/s"] = per_second(bytes);
   state.counters["of fma limit"] =
-      per_second(operations / limit(measure::LimitKind::kF32, threads));
-  state.counters["of read limit"] = per_second(bytes / limit(measure::LimitKind::kRead, threads));
+      per_second(operations / measure::limit_rate(measure::LimitKind::kF32, threads));
+  state.counters["of read limit"] =
+      per_second(bytes / measure::limit_rate(measure::LimitKind::kRead, threads));
 }
 
 [[maybe_unused]] const bool kIsRegistered = [] {

@@ -2,9 +2,9 @@
 // Loops that do nothing but the operation that limits a kernel, once per instruction set.
 //
 // All operands are 1, so each loop returns how many multiply-adds (or loads of eight bytes) it
-// stands for, modulo 2^32 or as long as a float can count. The instructions are written as asm where
-// one instruction is the limit: compilers see that operands never change and that all chains of
-// sums are equal, and compute equal ones once; and gcc 12 moves accumulators of vpdpbusd to the
+// stands for, modulo 2^32 or as long as a float can count. The instructions are written as asm
+// where one instruction is the limit: compilers see that operands never change and that all chains
+// of sums are equal, and compute equal ones once; and gcc 12 moves accumulators of vpdpbusd to the
 // stack. Elsewhere empty asm statements hide the same.
 //
 // Layer     benchmarks: outside of kernels/, intrinsics are used only here.
@@ -214,7 +214,8 @@ MEASURE_AVX_VNNI std::uint32_t avx_vnni_dpbusd(const std::byte* operands, Index 
 }
 
 /// How AVX2 multiplies int8. Two instructions of each 32 products need a multiplier in the first
-/// two ways, so they have one limit where there are two multipliers; the way of nibbles needs 1 1/8.
+/// two ways, so they have one limit where there are two multipliers; the way of nibbles needs 1
+/// 1/8.
 enum class Avx2Way {
   kSign,    ///< |w| and sign(x, w), vpmaddubsw, vpmaddwd, vpaddd: w of 8 bits, |w| kept over rows
   kWords,   ///< w and x widened to int16 before: vpmaddwd, vpaddd, twice for 32 products

@@ -14,6 +14,7 @@
 #include "kvick/quant/tensor_type.hpp"
 #include "kvick/text/vocabulary.hpp"
 #include "network.hpp"
+#include "support/model_metadata.hpp"
 
 namespace demo_model {
 
@@ -22,26 +23,20 @@ inline kvick::GgufWriter model_writer(const std::string& name, const NetworkConf
                                       const kvick::Vocabulary& vocabulary,
                                       std::span<const float> parameters) {
   kvick::GgufWriter writer;
-  writer.add("general.architecture", "llama");
+  programs::add_llama_sizes(writer, {.num_layers = config.num_layers,
+                                     .max_seq_len = config.max_seq_len,
+                                     .embedding_dim = config.embedding_dim,
+                                     .ffn_dim = config.ffn_dim,
+                                     .num_heads = config.num_heads,
+                                     .num_kv_heads = config.num_kv_heads,
+                                     .head_dim = config.head_dim,
+                                     .rms_epsilon = config.rms_epsilon,
+                                     .rope_base = config.rope_base});
+  writer.add("llama.vocab_size", static_cast<std::uint32_t>(config.vocab_size));
   writer.add("general.name", name);
   writer.add("general.license", "mit");
   writer.add("general.description", "Tells short stories for children; trained from scratch.");
   writer.add("general.file_type", std::uint32_t{0});  // f32
-  const auto add_size = [&](const char* key, int value) {
-    writer.add(std::string("llama.") + key, static_cast<std::uint32_t>(value));
-  };
-  add_size("vocab_size", config.vocab_size);
-  add_size("context_length", config.max_seq_len);
-  add_size("embedding_length", config.embedding_dim);
-  add_size("block_count", config.num_layers);
-  add_size("feed_forward_length", config.ffn_dim);
-  add_size("attention.head_count", config.num_heads);
-  add_size("attention.head_count_kv", config.num_kv_heads);
-  add_size("attention.key_length", config.head_dim);
-  add_size("attention.value_length", config.head_dim);
-  add_size("rope.dimension_count", config.head_dim);
-  writer.add("llama.rope.freq_base", static_cast<float>(config.rope_base));
-  writer.add("llama.attention.layer_norm_rms_epsilon", static_cast<float>(config.rms_epsilon));
   add_vocabulary(writer, vocabulary);
   for (const ParameterBlock& block : parameter_blocks(config)) {
     const auto values = parameters.subspan(block.offset, block.size());

@@ -36,6 +36,7 @@ struct GenerateOptions {
   std::string logits_file;
   std::string load_cache;  // files of sequence states; may be empty
   std::string save_cache;
+  bool is_without_cache = false;
   bool print_json = false;
 
   /// 32 bits: short to type, and exact in every JSON reader.
@@ -96,6 +97,8 @@ inline std::optional<GenerateOptions> parse_generate_options(int argc, char** ar
                  "write prompt and new tokens, with all that is cached of them, to this file")
       ->type_name("FILE")
       ->excludes(chat);
+  app.add_flag("--no-cache", options.is_without_cache,
+               "evaluate all tokens again for each new one: the same text, to compare the speed");
 
   app.option_defaults()->group("Sampling");
   app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")

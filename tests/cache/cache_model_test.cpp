@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // 100,000 random calls of every cache against a model made of vectors and maps.
 //
-// Every row holds the number of its prefix (the tokens up to its position, and the sequence's key), so
-// that a row shared, copied, found again or overwritten by mistake shows. After each call all lengths
-// and, of one layer and head in turn, all rows that a next token would see are compared, and the
-// accounts of the blocks are checked.
+// Every row holds the number of its prefix (the tokens up to its position, and the sequence's key),
+// so that a row shared, copied, found again or overwritten by mistake shows. After each call all
+// lengths and, of one layer and head in turn, all rows that a next token would see are compared,
+// and the accounts of the blocks are checked.
 #include <gtest/gtest.h>
 
 #include <algorithm>

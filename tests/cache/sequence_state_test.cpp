@@ -203,9 +203,9 @@ TEST(SequenceState, GoesThroughAFile) {
   cache.release(1);
   expect_error(ErrorCode::kFormat, "truncated or altered",
                [&] { load_sequence(path, cache, 1, kFingerprint); });
-  expect_error(ErrorCode::kIo, "cannot read",
+  expect_error(ErrorCode::kIo, "cannot open",
                [&] { load_sequence(directory / "none", cache, 1, kFingerprint); });
-  expect_error(ErrorCode::kIo, "cannot write", [&] {
+  expect_error(ErrorCode::kIo, "cannot create", [&] {
     save_sequence(directory / "no" / "where", cache, 0, tokens(), kFingerprint);
   });
 }

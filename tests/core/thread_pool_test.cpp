@@ -441,6 +441,8 @@ TEST(ThreadPool, BodiesRunInTheDefaultFpModeWhateverTheCallersMode) {
 TEST(ThreadPool, AModeThatABodyLeavesBehindReachesNoOtherLoop) {
   ThreadPool pool(3);
   std::atomic<int> default_modes{0};
+  // Gives this thread, which takes part, the rest of its mode back: that of long double.
+  const support::ScopedFpMode restore(support::FpMode::kDefault);
   pool.parallel_for(3, [](Index, Index) { std::fesetround(FE_UPWARD); });
   EXPECT_EQ(support::observed_fp_mode(), support::FpMode::kDefault);
   pool.parallel_for(3, [&](Index, Index) {

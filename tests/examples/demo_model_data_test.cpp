@@ -23,7 +23,8 @@ using demo_model::ChoiceKind;
 using demo_model::make_story;
 using demo_model::Story;
 
-/// Makes given choices, the first option where none is given, and notes how many options there were.
+/// Makes given choices, the first option where none is given, and notes how many options there
+/// were.
 struct Script {
   std::vector<int> choices;
   std::vector<int> num_options = {};

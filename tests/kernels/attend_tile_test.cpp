@@ -153,8 +153,8 @@ TEST_P(AttendTileOnEveryIsa, EqualsPortableOverRowsAndTiles) {
   }
 }
 
-// Rows are taken in blocks and chunks of several sizes; what they see together and what only some of
-// them see are added apart.
+// Rows are taken in blocks and chunks of several sizes; what they see together and what only some
+// of them see are added apart.
 TEST_P(AttendTileOnEveryIsa, EqualsPortableForEveryNumberOfRows) {
   Random random(21);
   for (const int head_dim : {8, 40, 64, 80}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Any bytes at all, all the way: file, tokenizer, model and one forward pass work or throw Error, within
-// memory that the file warrants.
+// Any bytes at all, all the way: file, tokenizer, model and one forward pass work or throw Error,
+// within memory that the file warrants.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -45,9 +45,9 @@ void use(Bytes bytes) {
 /// Whether the bytes are a model. Anything but that and kvick::Error fails the test.
 bool works(Bytes bytes) {
   // Scratch of attention is 64 keys and values of a head in floats, next to 1 byte per weight of at
-  // least as many rows: 512 times the file is far from reached by honest sizes, and what one field set
-  // to an extreme would ask for is far beyond. The machine's own buffers stay below 256 KiB. (Mappings
-  // of 2 MiB and more are not counted here; the programs' tests limit the address space.)
+  // least as many rows: 512 times the file is far from reached by honest sizes, and what one field
+  // set to an extreme would ask for is far beyond. The machine's own buffers stay below 256 KiB.
+  // (Mappings of 2 MiB and more are not counted here; the programs' tests limit the address space.)
   const std::size_t bound = 512 * bytes.size() + (std::size_t{1} << 18);
   support::reset_largest_allocation();
   bool is_model = true;

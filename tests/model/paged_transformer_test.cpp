@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "kvick/model/transformer.hpp"
+#include "model/evaluate.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/tiny_model.hpp"
 
 namespace {
 
 using namespace kvick;
+using support::evaluate;
 using support::TinyModel;
 
 constexpr int kBlockSizes[] = {16, 32, 64};
@@ -23,11 +25,7 @@ constexpr ElementType kElementTypes[] = {ElementType::kF32, ElementType::kF16, E
                                          ElementType::kInt8};
 
 std::vector<TokenId> random_tokens(int count, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::uniform_int_distribution<TokenId> token(0, 99);
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  for (TokenId& t : tokens) t = token(rng);
-  return tokens;
+  return support::random_tokens(count, 100, seed);
 }
 
 std::vector<TokenId> joined(std::span<const TokenId> a, std::span<const TokenId> b) {
@@ -36,27 +34,9 @@ std::vector<TokenId> joined(std::span<const TokenId> a, std::span<const TokenId>
   return both;
 }
 
-/// Evaluates the next tokens of a sequence in chunks; the logits of all of them.
-template <class Cache>
-Matrix evaluate(Transformer& model, Cache& cache, int sequence, std::span<const TokenId> tokens,
-                std::size_t chunk) {
-  Matrix logits(static_cast<Index>(tokens.size()), model.vocab_size());
-  for (std::size_t i = 0; i < tokens.size(); i += chunk) {
-    const auto part = tokens.subspan(i, std::min(chunk, tokens.size() - i));
-    const int size = static_cast<int>(part.size());
-    EXPECT_TRUE(cache.reserve(sequence, size));
-    model.forward(Batch({sequence, cache.length(sequence), part, size}), cache,
-                  logits.middleRows(static_cast<Index>(i), size));
-    cache.commit(sequence, part);
-  }
-  return logits;
-}
-
 /// The logits of all tokens over a contiguous cache.
 Matrix evaluate(Transformer& model, std::span<const TokenId> tokens, ElementType type) {
-  auto cache =
-      model.make_cache({.max_seq_len = static_cast<int>(tokens.size()), .element_type = type});
-  return evaluate(model, cache, 0, tokens, tokens.size());
+  return evaluate(model, tokens, tokens.size(), type);
 }
 
 class PagedTransformer : public ::testing::Test {

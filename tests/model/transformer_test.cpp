@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "model/evaluate.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/shared_data.hpp"
 #include "support/tiny_model.hpp"
@@ -19,38 +20,10 @@
 namespace {
 
 using namespace kvick;
+using support::evaluate;
+using support::random_tokens;
 using support::TinyModel;
 using support::TinyModelOptions;
-
-std::vector<TokenId> random_tokens(int count, int vocab_size, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::uniform_int_distribution<TokenId> token(0, vocab_size - 1);
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  for (TokenId& t : tokens) t = token(rng);
-  return tokens;
-}
-
-/// Evaluates tokens as the next ones of a sequence in chunks; the logits of all of them.
-Matrix evaluate(Transformer& model, Transformer::Cache& cache, int sequence,
-                std::span<const TokenId> tokens, std::size_t chunk) {
-  Matrix logits(static_cast<Index>(tokens.size()), model.vocab_size());
-  for (std::size_t i = 0; i < tokens.size(); i += chunk) {
-    const auto part = tokens.subspan(i, std::min(chunk, tokens.size() - i));
-    const int size = static_cast<int>(part.size());
-    EXPECT_TRUE(cache.reserve(sequence, size));
-    model.forward(Batch({sequence, cache.length(sequence), part, size}), cache,
-                  logits.middleRows(static_cast<Index>(i), size));
-    cache.commit(sequence, part);
-  }
-  return logits;
-}
-
-Matrix evaluate(Transformer& model, std::span<const TokenId> tokens, std::size_t chunk,
-                ElementType type = ElementType::kF32) {
-  auto cache =
-      model.make_cache({.max_seq_len = static_cast<int>(tokens.size()), .element_type = type});
-  return evaluate(model, cache, 0, tokens, chunk);
-}
 
 /// Models that together cover the architectures and formats.
 struct ModelCase {

@@ -13,6 +13,7 @@
 #include "kvick/cache/paged_kv_cache.hpp"
 #include "kvick/nn/attention.hpp"
 #include "nn/compute.hpp"
+#include "nn/sequence.hpp"
 
 namespace kvick {
 namespace {
@@ -20,18 +21,9 @@ namespace {
 using support::Compute;
 using support::expect_error;
 using support::random_floats;
+using support::random_sequence;
 using support::same_bits;
-
-struct Sequence {
-  Matrix queries, keys, values;
-  int length() const { return static_cast<int>(queries.rows()); }
-};
-
-Sequence random_sequence(const AttentionShape& shape, int length, unsigned seed) {
-  const Index kv_width = Index{shape.num_kv_heads} * shape.head_dim;
-  return {3 * random_floats(length, Index{shape.num_heads} * shape.head_dim, seed),
-          random_floats(length, kv_width, seed + 1), random_floats(length, kv_width, seed + 2)};
-}
+using support::Sequence;
 
 /// Outputs of a sequence that comes in chunks.
 template <class Cache>
@@ -115,8 +107,8 @@ class AttentionCacheOnEveryIsa : public support::OnEveryIsa {};
 INSTANTIATE_TEST_SUITE_P(Cpu, AttentionCacheOnEveryIsa, ::testing::ValuesIn(supported_isas()),
                          support::isa_name);
 
-// Values of at most 1 averaged with weights that err by far less than 1e-4: a key too many or too few
-// moves outputs by some 1/200.
+// Values of at most 1 averaged with weights that err by far less than 1e-4: a key too many or too
+// few moves outputs by some 1/200.
 TEST_P(AttentionCacheOnEveryIsa, SeesWhatTheWindowLeaves) {
   Compute compute(GetParam(), 2);
   for (const AttentionWindow window :
@@ -179,9 +171,9 @@ TEST_P(AttentionCacheOnEveryIsa, Int8ChangesNoBitWithChunksThreadsBlocksOrIsa) {
   }
 }
 
-// Against attention in double over the rows as stored, what is left is the rounding of queries: each
-// element by at most half a 127th of the largest, so scores by e = scale * (|q|max / 254) * sum |k|,
-// and weights by a factor of exp(2 e) at most.
+// Against attention in double over the rows as stored, what is left is the rounding of queries:
+// each element by at most half a 127th of the largest, so scores by e = scale * (|q|max / 254) *
+// sum |k|, and weights by a factor of exp(2 e) at most.
 TEST_P(AttentionCacheOnEveryIsa, Int8ErrsByNoMoreThanItsRoundings) {
   Compute compute(GetParam());
   const AttentionShape shape = {4, 2, 64};

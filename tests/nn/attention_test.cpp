@@ -16,6 +16,7 @@
 #include "kvick/core/math.hpp"
 #include "kvick/reference/attention.hpp"
 #include "nn/compute.hpp"
+#include "nn/sequence.hpp"
 #include "support/allocation_counter.hpp"
 
 namespace kvick {
@@ -24,22 +25,12 @@ namespace {
 using support::Compute;
 using support::expect_error;
 using support::random_floats;
+using support::random_sequence;
 using support::same_bits;
+using support::Sequence;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-/// Queries, keys and values of one sequence, one row per position.
-struct Sequence {
-  Matrix queries, keys, values;
-  int length() const { return static_cast<int>(queries.rows()); }
-};
-
-Sequence random_sequence(const AttentionShape& shape, int length, unsigned seed) {
-  const Index kv_width = Index{shape.num_kv_heads} * shape.head_dim;
-  return {3 * random_floats(length, Index{shape.num_heads} * shape.head_dim, seed),
-          random_floats(length, kv_width, seed + 1), random_floats(length, kv_width, seed + 2)};
-}
 
 /// A cache in pages of a few positions: every page lies elsewhere, and a page of keys is not next
 /// to its page of values.

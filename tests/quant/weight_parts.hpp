@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What weights of any format are made of, weight by weight: the oracle's side of the tests of packed
-// weights and of products with them.
+// What weights of any format are made of, weight by weight: the oracle's side of the tests of
+// packed weights and of products with them.
 //
 // Stored formats are taken apart by the public decoder alone: with every scale set to one it gives
 // the integers, with every integer set to one the scales, and with every integer set to zero the

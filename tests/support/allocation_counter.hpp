@@ -6,8 +6,8 @@
 //   EXPECT_EQ(support::num_allocations(), before);
 //
 // Counted are operator new in all its forms and, with glibc and without sanitizers, malloc and its
-// kin as well: Eigen's temporaries come from malloc. Refused requests count too (not under Clang's thread
-// sanitizer). Mappings do not (AlignedBuffer from 2 MiB on).
+// kin as well: Eigen's temporaries come from malloc. Refused requests count too (not under Clang's
+// thread sanitizer). Mappings do not (AlignedBuffer from 2 MiB on).
 //
 // Threads   Any thread may call any function at any time.
 #pragma once

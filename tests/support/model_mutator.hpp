@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Damaged copies of a model file: random bytes, extreme numbers, cuts, moved and zeroed ranges, more of
-// them in the header than chance would have.
+// Damaged copies of a model file: random bytes, extreme numbers, cuts, moved and zeroed ranges,
+// more of them in the header than chance would have.
 #pragma once
 
 #include <algorithm>

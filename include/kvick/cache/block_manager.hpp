@@ -2,8 +2,8 @@
 // Which blocks of a paged cache belong to which sequence: the policy of PagedKVCache without its
 // tensors, so that schedulers can be written and tested against it alone.
 //
-// Position p of a sequence lies in block table(sequence)[p / block_tokens]. Per step the driver calls
-// reserve() before the forward pass and commit() after it, as with every cache:
+// Position p of a sequence lies in block table(sequence)[p / block_tokens]. Per step the driver
+// calls reserve() before the forward pass and commit() after it, as with every cache:
 //
 //   kvick::BlockManager blocks({.num_blocks = 1000, .num_sequences = 16, .max_seq_len = 4096});
 //   int cached = blocks.attach_prefix(0, prompt);              // found again, need not be computed
@@ -17,10 +17,10 @@
 // Prefixes  Blocks become findable when commit() has filled them: keys and values are then complete
 //           and their tokens final. See BlockPool on why a hit is never wrong. At least the last
 //           token of a prompt is left to compute, so that its logits exist.
-// Windows   With a bounded AttentionWindow, blocks that no later token sees are given back by commit().
-//           What the window has left cannot be truncated back to.
-// Eviction  Free blocks stay findable until taken. The least recently released goes first, and of one
-//           sequence the deepest, which is the least shared.
+// Windows   With a bounded AttentionWindow, blocks that no later token sees are given back by
+//           commit(). What the window has left cannot be truncated back to.
+// Eviction  Free blocks stay findable until taken. The least recently released goes first, and of
+//           one sequence the deepest, which is the least shared.
 // Errors    Error(kArgument) for indices and lengths out of range, Error(kCapacity) for a commit
 //           beyond what is reserved; the state is then unchanged. Too little room is no error:
 //           reserve() returns false.
@@ -76,8 +76,8 @@ class BlockManager {
   int attach_prefix(int sequence, std::span<const TokenId> prompt, const PrefixKey& key = {});
 
   /// Makes room for `num_tokens` beyond the committed ones. Without that much room it returns false
-  /// and changes nothing. An earlier, larger reservation stays. `copy` is what must be copied before
-  /// the new positions are written, or nothing.
+  /// and changes nothing. An earlier, larger reservation stays. `copy` is what must be copied
+  /// before the new positions are written, or nothing.
   [[nodiscard]] bool reserve(int sequence, int num_tokens, std::optional<BlockCopy>& copy);
   /// The same for drivers without tensors.
   [[nodiscard]] bool reserve(int sequence, int num_tokens);
@@ -85,17 +85,19 @@ class BlockManager {
   /// Lets the length grow by `tokens`, which must be reserved and computed.
   void commit(int sequence, std::span<const TokenId> tokens);
 
-  /// Forgets all positions from `length` on, and the reservation. Takes time by the blocks given back.
+  /// Forgets all positions from `length` on, and the reservation. Takes time by the blocks given
+  /// back.
   void truncate(int sequence, int length);
 
   /// Empties a sequence, whose key is then none.
   void release(int sequence);
 
-  /// Makes the empty sequence `to` continue from the committed tokens of `from`, sharing its blocks.
+  /// Makes the empty sequence `to` continue from the committed tokens of `from`, sharing its
+  /// blocks.
   void fork(int from, int to);
 
-  /// Makes all that is cached unfindable, as when weights change. Sequences that hold tokens go on, but
-  /// none of what they computed or will compute is found.
+  /// Makes all that is cached unfindable, as when weights change. Sequences that hold tokens go on,
+  /// but none of what they computed or will compute is found.
   void forget_prefixes() noexcept;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A fixed pool of cache blocks: who holds each, which are free, and which full ones can be found again
-// by the tokens they were computed from. No tensors.
+// A fixed pool of cache blocks: who holds each, which are free, and which full ones can be found
+// again by the tokens they were computed from. No tensors.
 //
 // A block is held by any number of tables (its reference count). Without holder it is free. A free
 // block that was published stays findable until it is taken for something else: blocks without
@@ -8,8 +8,8 @@
 //
 // Prefixes  Keys and values at a position depend on all tokens up to it, so a block is named by a
 //           *node*: a number for (node of the block before, key, tokens of this block). Numbers are
-//           never given twice, and a node is only found by comparing all three, so equal nodes prove
-//           equal prefixes by induction. The hash merely says where to look.
+//           never given twice, and a node is only found by comparing all three, so equal nodes
+//           prove equal prefixes by induction. The hash merely says where to look.
 // Errors    None: indices and counts are the caller's promise (asserted).
 // Threads   One at a time. No call allocates after construction.
 // Layer     cache: may include core.
@@ -31,8 +31,8 @@ namespace kvick::inline v0_1 {
 using BlockId = std::int32_t;
 inline constexpr BlockId kNoBlock = -1;
 
-/// What keys and values depend on beside the tokens. Prefixes are shared within equal keys only; the
-/// two kinds never stand for one another.
+/// What keys and values depend on beside the tokens. Prefixes are shared within equal keys only;
+/// the two kinds never stand for one another.
 struct PrefixKey {
   std::uint64_t adapter = 0;  ///< of the weights in use; 0: none
   std::uint64_t salt = 0;     ///< separates users who must not learn of each other; 0: none
@@ -72,15 +72,15 @@ class BlockPool {
   /// One holder less. The last one frees the block.
   void release(BlockId block) noexcept;
 
-  /// Tokens of the positions from `offset` on. A block with a node keeps it only while they are those
-  /// that it had.
+  /// Tokens of the positions from `offset` on. A block with a node keeps it only while they are
+  /// those that it had.
   void record(BlockId block, int offset, std::span<const TokenId> tokens) noexcept;
 
   /// Copies what is known of the tokens of `from`, not who holds it or whether it can be found.
   void copy_tokens(BlockId from, BlockId to) noexcept;
 
-  /// Names a full block, which continues `parent`, and lets find() see it unless an equal one is seen
-  /// already. Without a parent it does nothing.
+  /// Names a full block, which continues `parent`, and lets find() see it unless an equal one is
+  /// seen already. Without a parent it does nothing.
   void publish(BlockId block, PrefixNode parent, const PrefixKey& key) noexcept;
 
   /// Hides the block from find(): it is about to be written.

@@ -51,8 +51,8 @@ struct BlockStatistics {
   std::uint64_t num_evictions = 0;     ///< findable blocks that gave way so far
   std::uint64_t num_copies = 0;        ///< blocks copied on write so far
 
-  /// Share of the positions in used blocks that hold no committed token, shared ones counted for each
-  /// holder.
+  /// Share of the positions in used blocks that hold no committed token, shared ones counted for
+  /// each holder.
   double fragmentation = 0.0;
 };
 

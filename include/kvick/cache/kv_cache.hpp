@@ -13,8 +13,8 @@
 // functions of this class need all sequences at one length; they say so when that is not given.
 //
 // Shapes    k and v: [batch][kv_heads][new_tokens][head_dim] floats.
-// Accuracy  Rows are stored as T, rounded to nearest, ties to even; std::int8_t with a scale per token
-//           and KV head, see RowStore.
+// Accuracy  Rows are stored as T, rounded to nearest, ties to even; std::int8_t with a scale per
+//           token and KV head, see RowStore.
 // Errors    Error(kShape) for operands that do not fit, Error(kCapacity) when max_seq_len would be
 //           passed, Error(kArgument) for the rest. A refused call changes nothing.
 // Threads   One at a time. No call allocates after construction.

@@ -11,8 +11,8 @@
 // forward pass itself only writes rows, layer by layer, and reads runs of them.
 //
 // Shapes    Rows given to write() are [tokens][num_kv_heads * head_dim] floats.
-// Accuracy  Rows are stored in element_type(), rounded to nearest, ties to even; integers with a scale
-//           per row, see RowStore.
+// Accuracy  Rows are stored in element_type(), rounded to nearest, ties to even; integers with a
+//           scale per row, see RowStore.
 // Errors    write() throws Error(kArgument) or Error(kShape) before it stores anything; run() does
 //           not check.
 // Threads   write() may run at once for different (layer, sequence, position) rows, run() at any

@@ -2,12 +2,14 @@
 // A cache of keys and values in blocks that sequences share: a BlockManager with the memory of its
 // blocks.
 //
-//   kvick::PagedKVCache<kvick::f16> cache({.num_layers = 22, .num_sequences = 16, .num_kv_heads = 4,
-//                                          .max_seq_len = 4096, .head_dim = 64, .num_blocks = 400});
+//   kvick::PagedKVCache<kvick::f16> cache({.num_layers = 22, .num_sequences = 16, .num_kv_heads =
+//   4,
+//                                          .max_seq_len = 4096, .head_dim = 64, .num_blocks =
+//                                          400});
 //   const int cached = cache.attach_prefix(0, prompt);   // computed before, for any sequence
 //
-// The rest is as for every cache: reserve(), the forward pass, commit(). See BlockManager on sharing,
-// prefixes, windows and eviction.
+// The rest is as for every cache: reserve(), the forward pass, commit(). See BlockManager on
+// sharing, prefixes, windows and eviction.
 //
 // Memory    Rows [layers][blocks][kv_heads][block_tokens], fixed at construction.
 // Accuracy  Rows are those of the contiguous cache, and attention reads them in the same order, so

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The memory of a cache: one key and one value per row, as elements of some type.
 //
-// Rows of integers have a scale each: row r is about scale[r] * elements, with scale = max |x| / 127 and
-// elements = round_to_even(x * (127 / max |x|)), or zeros if max |x| < 2^-100. A row with a NaN or an
-// infinity gets scale NaN and zeros.
+// Rows of integers have a scale each: row r is about scale[r] * elements, with scale = max |x| /
+// 127 and elements = round_to_even(x * (127 / max |x|)), or zeros if max |x| < 2^-100. A row with a
+// NaN or an infinity gets scale NaN and zeros.
 //
-// Memory    Exactly bytes_per_row() times the rows, in up to four buffers. Large buffers are mapped as
-//           huge pages that are zero and take memory when first touched, or at construction if so
-//           asked: then no page is missing later.
+// Memory    Exactly bytes_per_row() times the rows, in up to four buffers. Large buffers are mapped
+//           as huge pages that are zero and take memory when first touched, or at construction if
+//           so asked: then no page is missing later.
 // Errors    Error(kUnsupported) for integers with heads above kMaxInt8HeadDim; otherwise those of
 //           AlignedBuffer. Rows are not checked.
 // Threads   Different rows may be stored at once.

@@ -3,12 +3,13 @@
 // computing its tokens again.
 //
 //   auto bytes = kvick::export_sequence(cache, 0, tokens, model.fingerprint());
-//   auto again = kvick::import_sequence(other_cache, 3, bytes, model.fingerprint());   // the tokens
+//   auto again = kvick::import_sequence(other_cache, 3, bytes, model.fingerprint());   // the
+//   tokens
 //
-// Format    Little-endian: StateHeader; the tokens as int32; for each layer and KV head the rows of all
-//           positions as they are stored: keys, values, and of int8 their scales; a checksum of all
-//           before. It names no blocks, so contiguous and paged caches of any block size take each
-//           other's bytes, and results go on with the same bits.
+// Format    Little-endian: StateHeader; the tokens as int32; for each layer and KV head the rows of
+//           all positions as they are stored: keys, values, and of int8 their scales; a checksum of
+//           all before. It names no blocks, so contiguous and paged caches of any block size take
+//           each other's bytes, and results go on with the same bits.
 // Errors    Bytes are not trusted: Error(kFormat) unless size, checksum and every field are as they
 //           must be, Error(kArgument) if model, element type or sizes are not those of the cache;
 //           Error(kUnsupported) for caches with a bounded window; Error(kIo) for files. Nothing is
@@ -24,19 +25,18 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <ios>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "kvick/cache/kv_storage.hpp"
 #include "kvick/core/checked.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/mapped_file.hpp"
 #include "kvick/core/matrix.hpp"
+#include "kvick/core/replacement_file.hpp"
 #include "kvick/core/version.hpp"
 
 namespace kvick::inline v0_1 {
@@ -66,7 +66,7 @@ std::optional<std::vector<TokenId>> import_sequence(Cache& cache, int sequence,
                                                     std::span<const std::byte> bytes,
                                                     std::uint64_t fingerprint);
 
-/// The same with a file.
+/// The same with a file, which is replaced as a whole or not at all.
 inline void save_sequence(const std::filesystem::path& path, const KVStorage& cache, int sequence,
                           std::span<const TokenId> tokens, std::uint64_t fingerprint);
 template <class Cache>
@@ -149,19 +149,6 @@ inline int check_state(const KVStorage& cache, std::span<const std::byte> bytes,
           ErrorCode::kFormat, kImport, "the state must have the bytes of its ", header.num_tokens,
           " tokens, got ", bytes.size());
   return static_cast<int>(header.num_tokens);
-}
-
-inline std::vector<std::byte> read_state(const std::filesystem::path& path) {
-  std::error_code failure;
-  const auto size = std::filesystem::file_size(path, failure);
-  std::ifstream file(path, std::ios::binary);
-  require(!failure && file.is_open(), ErrorCode::kIo, "load_sequence", "cannot read ",
-          in_quotes(path.string()));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  require(file.good() || size == 0, ErrorCode::kIo, "load_sequence", "cannot read ",
-          in_quotes(path.string()));
-  return bytes;
 }
 
 }  // namespace detail
@@ -248,18 +235,15 @@ std::optional<std::vector<TokenId>> import_sequence(Cache& cache, int sequence,
 inline void save_sequence(const std::filesystem::path& path, const KVStorage& cache, int sequence,
                           std::span<const TokenId> tokens, std::uint64_t fingerprint) {
   const std::vector<std::byte> bytes = export_sequence(cache, sequence, tokens, fingerprint);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
-  file.flush();
-  detail::require(file.good(), ErrorCode::kIo, "save_sequence", "cannot write ",
-                  detail::in_quotes(path.string()));
+  ReplacementFile file(path, "save_sequence");
+  file.write(bytes);
+  file.commit();
 }
 
 template <class Cache>
 std::optional<std::vector<TokenId>> load_sequence(const std::filesystem::path& path, Cache& cache,
                                                   int sequence, std::uint64_t fingerprint) {
-  return import_sequence(cache, sequence, detail::read_state(path), fingerprint);
+  return import_sequence(cache, sequence, MappedFile(path).bytes(), fingerprint);
 }
 
 }  // namespace kvick::inline v0_1

@@ -37,10 +37,10 @@
 #include <vector>
 
 #include "kvick/core/error.hpp"
+#include "kvick/core/mapped_file.hpp"
 #include "kvick/gguf/gguf_parser.hpp"
 #include "kvick/gguf/gguf_tensor.hpp"
 #include "kvick/gguf/gguf_value.hpp"
-#include "kvick/gguf/mapped_file.hpp"
 
 namespace kvick::inline v0_1 {
 

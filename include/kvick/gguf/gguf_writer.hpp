@@ -21,11 +21,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -41,9 +39,9 @@
 
 #include "kvick/core/checked.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/replacement_file.hpp"
 #include "kvick/gguf/gguf_tensor.hpp"
 #include "kvick/gguf/gguf_value.hpp"
-#include "kvick/gguf/mapped_file.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -169,54 +167,6 @@ inline void write_zeros(const GgufSink& sink, std::uint64_t count) {
 constexpr std::uint64_t padding_after(std::uint64_t position, std::uint64_t alignment) noexcept {
   return (alignment - position % alignment) % alignment;
 }
-
-/// A new file beside `target` that takes its place on `commit` and else disappears.
-class ReplacementFile {
- public:
-  explicit ReplacementFile(const std::filesystem::path& target) : target_(target) {
-    // Each attempt fails only if the name is taken, for example by a process that died.
-    constexpr int kMaxAttempts = 1000;
-    for (int i = 0; i < kMaxAttempts && file_ == nullptr; ++i) {
-      path_ = target_;
-      path_ += concat(".tmp", i);
-      file_ = std::fopen(path_.string().c_str(), "wbx");  // x: never an existing file
-      if (file_ == nullptr && errno != EEXIST) break;
-    }
-    if (file_ == nullptr) throw_io_error(kOperation, "create", path_, errno);
-  }
-  ReplacementFile(const ReplacementFile&) = delete;
-  ReplacementFile& operator=(const ReplacementFile&) = delete;
-  ~ReplacementFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    std::error_code ignored;
-    if (!committed_) std::filesystem::remove(path_, ignored);
-  }
-
-  void write(std::span<const std::byte> bytes) {
-    if (bytes.empty()) return;  // fwrite may not get a null pointer
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
-      throw_io_error(kOperation, "write", path_, errno);
-    }
-  }
-
-  void commit() {
-    if (std::fclose(std::exchange(file_, nullptr)) != 0) {
-      throw_io_error(kOperation, "write", path_, errno);
-    }
-    std::error_code error;
-    std::filesystem::rename(path_, target_, error);
-    if (error) throw_io_error(kOperation, "replace", target_, error.value());
-    committed_ = true;
-  }
-
- private:
-  static constexpr std::string_view kOperation = "GgufWriter::write";
-
-  std::filesystem::path target_;
-  std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
-  bool committed_ = false;
-};
 
 }  // namespace detail
 
@@ -360,7 +310,7 @@ inline void GgufWriter::write_to(const GgufSink& sink) const {
 }
 
 inline void GgufWriter::write(const std::filesystem::path& path) const {
-  detail::ReplacementFile file(path);
+  ReplacementFile file(path, "GgufWriter::write");
   write_to([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.commit();
 }

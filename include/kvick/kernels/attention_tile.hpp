@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The operands of the attention kernels: stored rows, tiles of keys and values, query rows and their
-// running softmax.
+// The operands of the attention kernels: stored rows, tiles of keys and values, query rows and
+// their running softmax.
 //
 // Shapes    See each member. Heads are padded to whole vectors of 16 floats.
 // Layer     kernels: may include core.
@@ -38,7 +38,8 @@ struct ElementRows {
   const float* scales = nullptr;  ///< [num_rows], of kInt8 only
 };
 
-/// Elements of int8 keys and queries are multiplied four at a time; a last group is filled with zeros.
+/// Elements of int8 keys and queries are multiplied four at a time; a last group is filled with
+/// zeros.
 inline constexpr int kInt8Group = 4;
 
 constexpr int num_int8_groups(int head_dim) noexcept {

@@ -2,8 +2,8 @@
 // Which cached positions a query sees: all before it, or a sliding window and the first few.
 //
 // A window bounds the memory and the work of long sequences. Positions keep their own rotation:
-// nothing is shifted or rotated again. The first tokens ("sinks") may stay visible for ever, because
-// models put much of their attention there (Xiao et al. 2023, StreamingLLM).
+// nothing is shifted or rotated again. The first tokens ("sinks") may stay visible for ever,
+// because models put much of their attention there (Xiao et al. 2023, StreamingLLM).
 //
 // Layer     kernels: may include core.
 #pragma once

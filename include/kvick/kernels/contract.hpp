@@ -41,8 +41,8 @@ struct KernelTable {
   /// where dot is the exact sum of the products of the group's integers, and weight_scale of output
   /// 16 p + j and scale of row m are those of the group. Formats with half scales take each half of
   /// a group as a group, the first 16 inputs first. Formats that are per channel have one exact dot
-  /// over all inputs (at most kMaxChannelInputs) and out = (channel_scale * row scale) * float(dot).
-  /// `out` is [rows][num_panels * 16], 64-byte aligned; see kRowTile.
+  /// over all inputs (at most kMaxChannelInputs) and out = (channel_scale * row scale) *
+  /// float(dot). `out` is [rows][num_panels * 16], 64-byte aligned; see kRowTile.
   void (*multiply_int8)(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
                         float* out, std::byte* scratch) noexcept;
 
@@ -85,17 +85,17 @@ struct KernelTable {
   void (*merge_states)(float* state, const float* later, int head_dim) noexcept;
 
   /// Keys of a tile, converted exactly: lanes[d * kAttentionTile + j] = element d of row j. Writes
-  /// nothing else, so that a tile may be loaded in parts. `lanes` needs no alignment. Of kInt8, whose
-  /// rows are padded to whole groups and aligned to them, groups of four bytes are moved as if each
-  /// were a float: the layout of AttentionTile::int8_keys.
+  /// nothing else, so that a tile may be loaded in parts. `lanes` needs no alignment. Of kInt8,
+  /// whose rows are padded to whole groups and aligned to them, groups of four bytes are moved as
+  /// if each were a float: the layout of AttentionTile::int8_keys.
   void (*load_keys)(const ElementRows& keys, float* lanes) noexcept;
 
   /// Values of a tile, converted exactly: [num_rows][padded_head_dim], the padding zeros. Of kInt8,
   /// float(element) * scale of its row, one rounding.
   void (*load_values)(const ElementRows& rows, float* values) noexcept;
 
-  /// Converts floats to `type`, which is not kInt8: rounded to nearest even, with the bits of f16(x) and bf16(x). `to` is
-  /// aligned for the type.
+  /// Converts floats to `type`, which is not kInt8: rounded to nearest even, with the bits of
+  /// f16(x) and bf16(x). `to` is aligned for the type.
   void (*store_elements)(ElementType type, const float* from, Index count, std::byte* to) noexcept;
 };
 

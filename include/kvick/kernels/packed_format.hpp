@@ -17,7 +17,8 @@
 //   kQ8_0 kQ4_0 kQ5_0   16 f16 of group 0, 16 f16 of group 1
 //   kGroup8 kGroup4     16 f32
 //   kQ4_1 kQ5_1         16 f16 scales, 16 f16 minimums
-//   kQ4_K kQ5_K         16 f16 d, 16 f16 dmin, then the 12 bytes of packed 6-bit scales and minimums
+//   kQ4_K kQ5_K         16 f16 d, 16 f16 dmin, then the 12 bytes of packed 6-bit scales and
+//   minimums
 //                       of the block, byte by byte, 16 outputs each (see unpack_k_scales)
 //   kQ6_K               16 f16 d, 32 bytes unused, then 16 int8 scales, 16 outputs each
 //   kChannel8 kChannel4 none: one f32 per output, beside the panels

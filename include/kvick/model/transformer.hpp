@@ -11,7 +11,8 @@
 //           layout.
 // Memory    The packed weights; pages of a mapped file go as its matrices are packed.
 // Errors    Construction throws as read_model_config, read_model_weights and pack_model do.
-//           forward() checks the batch against model and cache before it computes or writes anything.
+//           forward() checks the batch against model and cache before it computes or writes
+//           anything.
 // Threads   One forward() at a time. Layers are split over the model's own pool.
 // Source    Touvron et al. 2023 (Llama); Qwen team 2024, 2025 (biases, query and key norms).
 // Layer     model: may include core, kernels, quant, cache, nn, gguf.
@@ -60,8 +61,8 @@ struct TransformerOptions {
   ActivationType activations = ActivationType::kInt8;
   /// Converts every matrix whose rows are whole blocks of this type; a lossy one loses.
   std::optional<TensorType> weights = std::nullopt;
-  /// What tokens see of those before them, in every layer. Models are trained for one; a window with
-  /// some first tokens lets others go on far beyond their context at little loss.
+  /// What tokens see of those before them, in every layer. Models are trained for one; a window
+  /// with some first tokens lets others go on far beyond their context at little loss.
   AttentionWindow window = {};
   /// Called with bytes done and in total while weights are packed.
   std::function<void(std::size_t done, std::size_t total)> progress = {};
@@ -81,8 +82,9 @@ class Transformer {
   int num_threads() const noexcept { return pool_->num_threads(); }
   Isa isa() const noexcept { return kernels_->isa; }
 
-  /// A number for all that keys and values depend on beside the tokens: architecture, weights and how
-  /// they are multiplied. Of each tensor, name, type, sizes and some 64 samples of its bytes are read.
+  /// A number for all that keys and values depend on beside the tokens: architecture, weights and
+  /// how they are multiplied. Of each tensor, name, type, sizes and some 64 samples of its bytes
+  /// are read.
   std::uint64_t fingerprint() const;
 
   /// A cache with room for every sequence at full length.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Causal grouped-query attention over a cache, for a ragged batch.
 //
-// Every token of a segment attends to the cached positions 0 to its own, or to those of these that an
-// AttentionWindow leaves it. Query head h reads KV head h / (num_heads / num_kv_heads).
+// Every token of a segment attends to the cached positions 0 to its own, or to those of these that
+// an AttentionWindow leaves it. Query head h reads KV head h / (num_heads / num_kv_heads).
 //
 // Shapes    queries, outputs [rows][num_heads * head_dim].
 // Accuracy  f32 with online softmax. Keys are walked in tiles of 64 at absolute positions. The
@@ -14,14 +14,14 @@
 //           softmax scale first, and for an int8 cache then quantized with one scale
 //           (KernelTable::quantize_row). Where a window has left positions between the first ones
 //           and itself, a tile that holds some of both is attended to twice, the first ones first;
-//           splits without visible key are not merged. A token's result depends on its own sequence only: not on the
-//           other rows, the chunk it came in, the cache's layout, threads or ISA.
+//           splits without visible key are not merged. A token's result depends on its own sequence
+//           only: not on the other rows, the chunk it came in, the cache's layout, threads or ISA.
 // Errors    Error(kShape) if operands do not fit the shape given at construction; Error(kArgument)
 //           for an impossible shape, segments beyond the operands or what the cache reserved, or a
 //           cache that keeps another window than the queries see.
-// Threads   See AttentionPlan. Of a task that is cut into splits, who finishes the last one merges them
-//           all, in order. One object serves one forward pass at a time. forward() does not allocate;
-//           plan() only for more work than ever before.
+// Threads   See AttentionPlan. Of a task that is cut into splits, who finishes the last one merges
+//           them all, in order. One object serves one forward pass at a time. forward() does not
+//           allocate; plan() only for more work than ever before.
 // Source    Online softmax: Milakov and Gimelshein 2018; Dao et al. 2022. Groups: Ainslie et al.
 //           2023.
 // Layer     nn: may include core, kernels, cache.
@@ -309,8 +309,8 @@ inline void Attention::quantize_queries(const AttentionTask& task, const KernelT
   }
 }
 
-/// The positions of one kind that the query at `position` sees. Where both kinds meet, all are of its
-/// window.
+/// The positions of one kind that the query at `position` sees. Where both kinds meet, all are of
+/// its window.
 inline Attention::Keys Attention::visible(int position, Part part) const noexcept {
   const int window = shape_.window.first_position(position);
   const bool meet = window <= shape_.window.num_sinks;

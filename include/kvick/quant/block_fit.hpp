@@ -6,11 +6,11 @@
 // those of least squares. The searches take the q of many trial scales, keep those that least
 // squares fits best, and then take turns (Lloyd's method) as long as the error falls.
 //
-// Every value counts alike: if inputs do not depend on the weights they meet, the error of an output
-// is the plain sum of squares. Importance by size (sqrt(sigma^2 + x^2), sigma + |x|, x^2) was tried
-// on a small trained model at 3, 4 and 5 bits: the divergence of its predictions grew with some
-// formats and shrank with others, hardly beyond its uncertainty, and the squared error grew by 1
-// to 16 %.
+// Every value counts alike: if inputs do not depend on the weights they meet, the error of an
+// output is the plain sum of squares. Importance by size (sqrt(sigma^2 + x^2), sigma + |x|, x^2)
+// was tried on a small trained model at 3, 4 and 5 bits: the divergence of its predictions grew
+// with some formats and shrank with others, hardly beyond its uncertainty, and the squared error
+// grew by 1 to 16 %.
 //
 // Accuracy  Sums are in double. Products of floats, and of floats and integers below 2^6, are exact
 //           there, so no compiler that contracts them can change a bit. Four partial sums by index
@@ -153,8 +153,8 @@ inline double fitted_scale(const IntegerSums& sums) noexcept {
 
 /// The scale, not rounded, that explains most of sum x^2. Trials bring the largest magnitude to
 /// 42/64 to 74/64 of the least integer, which is the one of the largest magnitude, on either side
-/// of 0. Of normal values that is within 0.02 dB of the best of all scales at 4 to 6 bits, and 0.4 dB
-/// (4 bits) to 1.1 dB (6 bits, 16 values) better than a fit to the first guess.
+/// of 0. Of normal values that is within 0.02 dB of the best of all scales at 4 to 6 bits, and 0.4
+/// dB (4 bits) to 1.1 dB (6 bits, 16 values) better than a fit to the first guess.
 template <int kCount>
 double search_scale(const ValueGroup<kCount>& group, const IntegerLimits& limits) noexcept {
   const float max_abs = group.max_abs();

@@ -8,7 +8,8 @@
 // Memory    Scratch in LinearWorkspace: per thread 270 KB, and the quantized activations of at most
 //           512 rows. It grows with the first calls and then stays.
 // Errors    Error(kShape) if operands do not fit.
-// Threads   Outputs are split over the pool; one call at a time per workspace. y must not overlap x.
+// Threads   Outputs are split over the pool; one call at a time per workspace. y must not overlap
+//           x.
 // Layer     quant: may include core, kernels.
 #pragma once
 
@@ -157,8 +158,8 @@ inline void store_sums(const LinearProduct& product, Index first_row, Index rows
   for (Index m = 0; m < rows; ++m, sums += count * kPanelWidth) {
     float* const y =
         const_cast<float*>(product.y.data()) + (first_row + m) * product.y.outerStride() + column;
-    // The line of a later row, for writing: its old content comes from memory.
-    for (Index j = 0; j < columns; j += kPanelWidth) {
+    // A later row, for writing: its lines come from memory first.
+    for (Index j = 0; m + kRowsAhead < rows && j < columns; j += kPanelWidth) {
       __builtin_prefetch(y + kRowsAhead * product.y.outerStride() + j, 1);
     }
     Index j = 0;

@@ -7,8 +7,8 @@
 //           caller's floating-point mode.
 // Memory    The bytes of the source, rounded up to 16 outputs and to units of the format; integers
 //           of 2, 3, 5, 6 and 7 bits take a byte each. On huge pages from 2 MiB on.
-// Errors    Error(kShape) for empty weights, and for more than kMaxChannelInputs inputs where a scale
-//           covers a whole output; Error(kCapacity) for memory that is not to be had.
+// Errors    Error(kShape) for empty weights, and for more than kMaxChannelInputs inputs where a
+//           scale covers a whole output; Error(kCapacity) for memory that is not to be had.
 // Threads   Immutable after construction, which uses the pool it is given.
 // Layer     quant: may include core, kernels.
 #pragma once

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A linear layer with quantized weights, ready to drop into an engine: y = x W^T + bias.
 //
-// Shapes    x [rows][in_features], W [out_features][in_features], y [rows][out_features]; any number
-//           of rows, also none, and any sizes.
+// Shapes    x [rows][in_features], W [out_features][in_features], y [rows][out_features]; any
+//           number of rows, also none, and any sizes.
 // Accuracy  With float activations, exactly dequantize-then-multiply in f32: fma over inputs
 //           ascending. With int8 activations each group of 32 inputs of a row (the whole row where
 //           weights have one scale per output or tensor) is rounded to multiples of max / 127:

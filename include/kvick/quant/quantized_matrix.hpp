@@ -5,15 +5,15 @@
 // output channel (a row), or a group of 32, 64 or 128 adjacent inputs of one output; the last group
 // of a row may be shorter. `quantize` (quant/quantize.hpp) makes such matrices from floats.
 //
-// Shapes    q [out][in]; scales [1][1] per tensor, [out][1] per channel, [out][ceil(in / group)] per
-//           group. A matrix may have no rows or no columns.
-// Storage   Rows start on whole bytes. 8 bits: a byte each. 4 bits: two to a byte, column 2 i in the
-//           low nibble and column 2 i + 1 in the high one, in two's complement; the spare nibble of
-//           an odd row is 0. 2, 3, 5, 6 and 7 bits: a byte each, like 8 bits.
+// Shapes    q [out][in]; scales [1][1] per tensor, [out][1] per channel, [out][ceil(in / group)]
+//           per group. A matrix may have no rows or no columns.
+// Storage   Rows start on whole bytes. 8 bits: a byte each. 4 bits: two to a byte, column 2 i in
+//           the low nibble and column 2 i + 1 in the high one, in two's complement; the spare
+//           nibble of an odd row is 0. 2, 3, 5, 6 and 7 bits: a byte each, like 8 bits.
 // Accuracy  Dequantizing is float(scale) * float(q), rounded once to nearest even, whatever the
 //           caller's floating-point mode.
-// Errors    Error(kArgument) for options, integers and scales outside their range; Error(kShape) for
-//           sizes that do not fit together. Positions inside a matrix are preconditions.
+// Errors    Error(kArgument) for options, integers and scales outside their range; Error(kShape)
+//           for sizes that do not fit together. Positions inside a matrix are preconditions.
 // Threads   No shared state.
 // Layer     quant.
 #pragma once

@@ -6,8 +6,8 @@
 // given those and all integers, d and dmin are those of least squares. The result is never worse
 // than scales of the groups' ranges, rounded to nearest.
 //
-// Accuracy  Of normal values 0.04 dB (Q4_K), 0.2 dB (Q5_K) and 0.13 dB (Q6_K) from groups with scales
-//           that are not rounded.
+// Accuracy  Of normal values 0.04 dB (Q4_K), 0.2 dB (Q5_K) and 0.13 dB (Q6_K) from groups with
+//           scales that are not rounded.
 // Layer     quant.
 #pragma once
 

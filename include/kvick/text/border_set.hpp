@@ -2,8 +2,8 @@
 // Where tokens may join: the borders between bytes that lie within some piece.
 //
 // Two bytes that stand side by side in no piece are never merged over, so a text can be cut there
-// first and each cut be tokenized on its own. With today's vocabularies that is before every word of
-// English, and between most words of Chinese, which has no spaces.
+// first and each cut be tokenized on its own. With today's vocabularies that is before every word
+// of English, and between most words of Chinese, which has no spaces.
 //
 // A border is known by the byte before it and the character after it, hashed into a set of bits.
 // Noting too many costs speed, not correctness.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen use it: text to tokens by merging bytes.
+// Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen use it: text to tokens by merging
+// bytes.
 //
 // A text is split into words by the rule of its pre-tokenizer. In each word, which starts as one
 // token per byte, the neighbours whose merge has the lowest rank become one token, the leftmost of

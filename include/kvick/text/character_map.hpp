@@ -3,8 +3,8 @@
 //
 // The rules are a trie in a compact double array (Darts-clone), compiled by SentencePiece, and the
 // texts they lead to. A unit of 32 bits holds a label (bits 0 to 7), whether a rule ends there (bit
-// 8) and the offset to its children (bits 10 to 30, times 256 if bit 9 is set); the value of a rule,
-// in a unit of its own, is where its text begins. The longest rule wins.
+// 8) and the offset to its children (bits 10 to 30, times 256 if bit 9 is set); the value of a
+// rule, in a unit of its own, is where its text begins. The longest rule wins.
 //
 // Errors    Error(kFormat) for what is no such table. A trie that leads astray matches nothing.
 // Threads   Immutable after construction.

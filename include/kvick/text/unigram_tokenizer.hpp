@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// SentencePiece's unigram model, as T5 uses it: of all ways to cut a text into pieces, the one whose
-// scores (log probabilities) add up to the most.
+// SentencePiece's unigram model, as T5 uses it: of all ways to cut a text into pieces, the one
+// whose scores (log probabilities) add up to the most.
 //
 // The text is normalized first: characters by the file's own rules, spaces as the vocabulary says.
 // Then one pass from left to right (Viterbi) keeps the best way to each byte; the longest piece
@@ -10,8 +10,8 @@
 // characters are one token.
 //
 // Accuracy  Token for token what SentencePiece gives; ill-formed bytes count as U+FFFD.
-// Errors    Error(kFormat) without an unknown token or for a score that is not finite; Error(kCapacity) for a text that has, or
-//           becomes, 1 GiB or more.
+// Errors    Error(kFormat) without an unknown token or for a score that is not finite;
+//           Error(kCapacity) for a text that has, or becomes, 1 GiB or more.
 // Threads   Immutable after construction.
 // Source    Kudo: Subword regularization (2018); SentencePiece.
 // Layer     text.

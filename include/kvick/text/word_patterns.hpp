@@ -206,7 +206,8 @@ inline std::size_t tekken(std::string_view text) {
   return signs_or_white_space(text);
 }
 
-/// The same with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` at the end of both kinds of words, and `\p{N}{1,3}`.
+/// The same with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` at the end of both kinds of words, and
+/// `\p{N}{1,3}`.
 inline std::size_t gpt4o(std::string_view text) {
   if (const std::size_t end = cased_word(text)) return skip_contraction(text, end, true);
   if (const std::size_t end = skip(text, 0, kNumber, 3)) return end;
@@ -244,8 +245,8 @@ inline std::size_t line_break(std::string_view text) {
   return text.starts_with('\r') || text.starts_with('\n') ? 1 : 0;
 }
 
-/// `\s?[A-Za-zµÀ-ÖØ-...]+`: letters with case, but for those of a few scripts, in the order of their
-/// code points.
+/// `\s?[A-Za-zµÀ-ÖØ-...]+`: letters with case, but for those of a few scripts, in the order of
+/// their code points.
 inline std::size_t deepseek_word(std::string_view text) {
   static constexpr CodePointRange kRanges[] = {
       {0x0041, 0x005A},   {0x0061, 0x007A},   {0x00B5, 0x00B5},   {0x00C0, 0x00D6},

@@ -22,12 +22,13 @@ inline constexpr int kChunkRows = 12;
 /// `Lanes` is what an ISA brings:
 ///   kBlockRows: rows that share a load of the tile;
 ///   accumulate(num_rows, weights, tile, stride, begin, end, num_columns, sums): sums[r][c] = the
-///     sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end) ascending, from what
-///     sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
+///     sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end) ascending, from
+///     what sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
 ///   score_int8(num_rows, queries, tile, scores): the scores of all keys of an int8 tile for 1 to
 ///     kBlockRows queries;
 ///   weigh(rows, num_rows, head_dim, scores): turns the scores of rows into weights, those of
-///     invisible keys into 0, and rescales their states to the new maxima. `scores` is 64-byte aligned.
+///     invisible keys into 0, and rescales their states to the new maxima. `scores` is 64-byte
+///     aligned.
 template <class Lanes>
 struct AttendRows {
   using Scores = float[kAttentionTile];

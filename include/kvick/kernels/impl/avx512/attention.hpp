@@ -141,7 +141,8 @@ KVICK_AVX512 inline void weigh_rows(const AttentionRow* rows, int head_dim,
   for (int r = 0; r < kRows; ++r) {
     const unsigned long long below_end = ~0ull >> (kAttentionTile - rows[r].end_key);
     const unsigned long long visible = below_end & (~0ull << rows[r].first_key);
-    // Maximum is exact in any order; its first operand loses against NaN, like std::max(max, score).
+    // Maximum is exact in any order; its first operand loses against NaN, like std::max(max,
+    // score).
     maxima[r] = _mm512_set1_ps(rows[r].state[AttentionState::max_offset(head_dim)]);
 #pragma GCC unroll 4
     for (int v = 0; v < kBlockVectors; ++v) {

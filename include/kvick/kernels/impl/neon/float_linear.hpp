@@ -21,8 +21,9 @@
 
 namespace kvick::inline v0_1::detail::neon {
 
-/// acc[m][j] = fma(x[m][k], panel[k][j], acc[m][j]) for k ascending. 4 rows are 16 independent chains, enough to hide the latency of
-/// the fma (4 cycles, two to four per cycle), and use 20 of the 32 registers.
+/// acc[m][j] = fma(x[m][k], panel[k][j], acc[m][j]) for k ascending. 4 rows are 16 independent
+/// chains, enough to hide the latency of the fma (4 cycles, two to four per cycle), and use 20 of
+/// the 32 registers.
 template <int kRows>
 KVICK_NEON inline void accumulate_rows(const float* panel, Index depth, const float* x,
                                        Index x_stride, float* acc, Index acc_stride) noexcept {

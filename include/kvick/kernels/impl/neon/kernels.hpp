@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels for AArch64 CPUs with dot products: four NEON registers hold the 16 lanes of the contract.
+// Kernels for AArch64 CPUs with dot products: four NEON registers hold the 16 lanes of the
+// contract.
 //
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once

@@ -2,7 +2,8 @@
 // Reading one group of a packed panel into registers, for AArch64 CPUs with dot products.
 //
 // Dot products are of signed bytes here. Stored bytes become signed by inverting their highest bit,
-// which takes their zero point away as well; all other integers are below 64 and signed as they are.
+// which takes their zero point away as well; all other integers are below 64 and signed as they
+// are.
 //
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once

@@ -26,8 +26,8 @@ inline const float* whole_group(const float* x, Index count, float (&copy)[kGrou
   return copy;
 }
 
-/// The largest magnitudes of 32 values, lane by lane, as bits: they compare like the magnitudes, and
-/// those of NaNs lie above infinity's.
+/// The largest magnitudes of 32 values, lane by lane, as bits: they compare like the magnitudes,
+/// and those of NaNs lie above infinity's.
 KVICK_NEON_INLINE uint32x4_t max_bits(uint32x4_t max, const float* x) noexcept {
 #pragma GCC unroll 8
   for (int i = 0; i < kGroupSize; i += 4) {

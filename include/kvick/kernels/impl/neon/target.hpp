@@ -3,8 +3,8 @@
 // -march flag is needed. Compilers take target features only as an attribute of each function, and
 // spell this one differently, hence a macro; it is undefined again at the end of kernels.hpp.
 //
-// Every helper that is always inlined must carry KVICK_NEON_INLINE, even if plain NEON is enough for
-// it: under -march=armv9-a, say, a helper without the attribute could not be inlined.
+// Every helper that is always inlined must carry KVICK_NEON_INLINE, even if plain NEON is enough
+// for it: under -march=armv9-a, say, a helper without the attribute could not be inlined.
 //
 // Layer     kernels/impl.
 #pragma once

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Kernels along rows: sums of squares, SiLU, in plain C++: the definition that every other implementation must equal.
+// Kernels along rows: sums of squares, SiLU, in plain C++: the definition that every other
+// implementation must equal.
 //
 // Layer     kernels/impl: reached only through kernel_table.
 #pragma once

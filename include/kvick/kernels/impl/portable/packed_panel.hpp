@@ -138,8 +138,8 @@ inline float weight(const PackedLayout& layout, float scale, float minimum, int 
   return layout.has_minimum() ? std::fma(scale, integer, minimum) : scale * integer;
 }
 
-/// Inputs [32 group, 32 group + count) of output j; `channel_scale` replaces those of the panel where it
-/// has none.
+/// Inputs [32 group, 32 group + count) of output j; `channel_scale` replaces those of the panel
+/// where it has none.
 inline void read_lane(const PackedLayout& layout, const std::byte* panel, Index group, int j,
                       float channel_scale, int count, float* out) noexcept {
   const GroupPlace place = find_group(layout, panel, group);

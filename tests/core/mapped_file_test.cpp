@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "kvick/gguf/mapped_file.hpp"
+#include "kvick/core/mapped_file.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 //           no regular file (a directory, FIFO or device).
 // Threads   Any number of readers. Another process that truncates the file while it is mapped
 //           makes the operating system end this one with SIGBUS when a lost page is touched; no
-//           library can turn that into an exception. Replace model files by renaming over them, as
-//           GgufWriter does: the mapping then keeps the old file.
-// Layer     gguf.
+//           library can turn that into an exception. Replace files by renaming over them, as
+//           ReplacementFile does: the mapping then keeps the old file.
+// Layer     core.
 #pragma once
 
 #include <cerrno>
@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "kvick/core/error.hpp"
+#include "kvick/core/io_error.hpp"
 
 #if defined(__unix__) || defined(__APPLE__)
 #define KVICK_HAS_MMAP 1
@@ -70,17 +71,6 @@ class MappedFile {
 };
 
 // ---- Implementation: nothing below is API ----
-
-namespace detail {
-
-[[noreturn]] inline void throw_io_error(std::string_view operation, std::string_view action,
-                                        const std::filesystem::path& path, int error) {
-  throw Error(ErrorCode::kIo, operation,
-              concat("cannot ", action, " '", path.string(),
-                     "': ", std::generic_category().message(error)));
-}
-
-}  // namespace detail
 
 inline void MappedFile::swap(MappedFile& other) noexcept {
   std::swap(bytes_, other.bytes_);
