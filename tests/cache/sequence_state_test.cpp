@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -208,6 +209,20 @@ TEST(SequenceState, GoesThroughAFile) {
   expect_error(ErrorCode::kIo, "cannot create", [&] {
     save_sequence(directory / "no" / "where", cache, 0, tokens(), kFingerprint);
   });
+}
+
+TEST(SequenceState, SavingReplacesTheOldFileAsAWhole) {
+  const support::TemporaryDirectory directory;
+  const auto path = directory / "chat.state";
+  ContiguousKVCache cache = contiguous(ElementType::kF16);
+  fill(cache, 0);
+  save_sequence(path, cache, 0, tokens(), 1);
+  const MappedFile old(path);
+  const std::vector<std::byte> before(old.bytes().begin(), old.bytes().end());
+  save_sequence(path, cache, 0, tokens(), 2);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), old.bytes().begin()))
+      << "whoever reads the old file must keep it";
+  EXPECT_EQ(load_sequence(path, cache, 1, 2), tokens());
 }
 
 }  // namespace

@@ -512,7 +512,14 @@ TEST(Generate, ResumesFromASavedCache) {
   std::ofstream(file, std::ios::app) << "x";
   expect_refusal(kProgram, load, "truncated or altered");
   expect_refusal(kProgram, {"-m", model.path(), "--prompt-ids", "8", "--load-cache", file + "x"},
-                 "cannot read");
+                 "cannot open");
+}
+
+TEST(Generate, WritesTheSameTextWithoutACache) {
+  const RandomModel model;
+  const Arguments base = {"-m", model.path(), "--prompt-ids", "5,6,7", "-n",
+                          "12", "--ids",      "--seed",       "3"};
+  EXPECT_EQ(generate_text(base + Arguments{"--no-cache"}), generate_text(base));
 }
 
 }  // namespace
