@@ -17,14 +17,11 @@ fi
 model=$(realpath "$1")
 rounds=${2:-5}
 threads=$(num_cores)
-script=$PWD/benchmarks/peers/llama_cpp.mjs
-peer=$PWD/build/peers
+script=$PWD/benchmarks/peers/llama_cpp_speed.mjs
+# shellcheck source-path=SCRIPTDIR source=node_llama_cpp.sh
+source benchmarks/peers/node_llama_cpp.sh
 log=$peer/compare.jsonl
 
-if [ ! -d "$peer/node_modules/node-llama-cpp" ]; then
-  mkdir -p "$peer"
-  (cd "$peer" && npm init -y >/dev/null && npm install --no-fund --no-audit node-llama-cpp)
-fi
 build . build/benchmarks kvick-model-speed -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_EXAMPLES=OFF
 
 : >"$log"

@@ -1,47 +1,14 @@
 // SPDX-License-Identifier: MIT
-// Times a GGUF file on llama.cpp, as npm's node-llama-cpp packages it, on the CPU.
+// Opens a GGUF file with llama.cpp, as npm's node-llama-cpp packages it, on the CPU.
 //
-//   node llama_cpp.mjs MODEL.gguf PREFILL_TOKENS DECODE_TOKENS THREADS
-//
-// Run from the folder that node-llama-cpp is installed in (compare.sh does). Prints one line of JSON:
-// tokens/s of prefill and decode, after one warm-up of each.
+// Programs that import this run from the folder that node-llama-cpp is installed in.
 import {createRequire} from "node:module";
 import {join} from "node:path";
 import {pathToFileURL} from "node:url";
 
-const [model, prefillTokens, decodeTokens, threads] = [process.argv[2], ...process.argv.slice(3).map(Number)];
-const resolve = createRequire(join(process.cwd(), "package.json")).resolve;
-const {getLlama, LlamaLogLevel} = await import(pathToFileURL(resolve("node-llama-cpp")).href);
-
-const llama = await getLlama({gpu: false, build: "never", logLevel: LlamaLogLevel.error, maxThreads: threads});
-const weights = await llama.loadModel({modelPath: model});
-// Arbitrary ids behind those of control tokens and bytes.
-const tokens = Array.from({length: prefillTokens}, (_, i) => 300 + ((i * 7919) % 19000));
-
-async function tokensPerSecond(count, work) {
-  const start = performance.now();
-  await work();
-  return (count * 1000) / (performance.now() - start);
+export async function openModel(path, threads) {
+  const resolve = createRequire(join(process.cwd(), "package.json")).resolve;
+  const {getLlama, LlamaLogLevel} = await import(pathToFileURL(resolve("node-llama-cpp")).href);
+  const llama = await getLlama({gpu: false, build: "never", logLevel: LlamaLogLevel.error, maxThreads: threads});
+  return llama.loadModel({modelPath: path});
 }
-
-async function measureOnce() {
-  const context = await weights.createContext({
-    contextSize: prefillTokens + decodeTokens + 64, sequences: 1, threads, batchSize: 512
-  });
-  const sequence = context.getSequence();
-  const prefill = await tokensPerSecond(prefillTokens, () =>
-    sequence.evaluateWithoutGeneratingNewTokens(tokens));
-  await sequence.clearHistory();
-  const decode = await tokensPerSecond(decodeTokens, async () => {
-    let count = 0;
-    for await (const token of sequence.evaluate([5], {temperature: 0, yieldEogToken: true})) {
-      if (token !== undefined && ++count >= decodeTokens) break;
-    }
-  });
-  await context.dispose();
-  return {prefill, decode};
-}
-
-await measureOnce();
-console.log(JSON.stringify(await measureOnce()));
-process.exit(0);

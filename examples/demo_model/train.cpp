@@ -45,7 +45,7 @@ struct Size {
 
 const std::map<std::string, Size>& sizes() {
   static const std::map<std::string, Size> kSizes{
-      {"target", {"kvick stories 3M", {}, 2e-3, 4000}},
+      {"target", {"kvick stories 3M", {}, 2e-3, 7000}},
       {"draft",
        {"kvick stories draft",
         {.embedding_dim = 96,
@@ -66,7 +66,7 @@ struct Options {
   std::string checkpoint;
   std::uint64_t seed = 1;
   int num_threads = 2;
-  int batch_stories = 16;
+  int batch_stories = 8;
   std::int64_t num_steps = 0;   // 0: the size's
   double peak_rate = 0;         // 0: the size's
   std::int64_t stop_after = 0;  // 0: at the last step
@@ -87,7 +87,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
     app.add_option(name, value, what)->check(CLI::PositiveNumber);
   };
   add_count("-t,--threads", options.num_threads, "default: 2");
-  add_count("--batch", options.batch_stories, "stories per step; default: 16");
+  add_count("--batch", options.batch_stories, "stories per step; default: 8");
   add_count("--steps", options.num_steps, "default: by size");
   add_count("--rate", options.peak_rate, "highest learning rate; default: by size");
   add_count("--stop-after", options.stop_after, "stop early, after this many steps in all");
