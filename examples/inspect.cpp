@@ -28,6 +28,7 @@
 #include "kvick/core/checked.hpp"
 #include "kvick/core/element_type.hpp"
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/model/language_model.hpp"
 #include "kvick/model/model_config.hpp"
 #include "kvick/model/weights.hpp"
 #include "support/default_model.hpp"
@@ -94,12 +95,15 @@ struct Memory {
   std::uint64_t cache_f16 = 0;
 };
 
-/// Keys and values of every layer, as KVCacheOptions has them.
+/// Keys and values of every layer, in whole blocks.
 std::uint64_t cache_bytes(const kvick::ModelConfig& config, int context, ElementType type) {
   const auto factor = [](int size) { return static_cast<std::uint64_t>(size); };
-  return kvick::checked_product({2, factor(config.num_layers), factor(config.num_kv_heads),
-                                 factor(context), factor(config.head_dim), kvick::size_bytes(type)},
-                                "kvick-inspect");
+  const std::uint64_t block_tokens = factor(kvick::CacheOptions{}.block_tokens);
+  const std::uint64_t num_blocks = (factor(context) + block_tokens - 1) / block_tokens;
+  return kvick::checked_product(
+      {2, factor(config.num_layers), factor(config.num_kv_heads), num_blocks, block_tokens,
+       factor(config.head_dim), kvick::size_bytes(type)},
+      "kvick-inspect");
 }
 
 /// Throws kvick::Error for a file that is no model this library can run.

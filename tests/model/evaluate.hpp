@@ -44,8 +44,8 @@ kvick::Matrix evaluate(kvick::Transformer& model, Cache& cache, int sequence,
 inline kvick::Matrix evaluate(kvick::Transformer& model, std::span<const kvick::TokenId> tokens,
                               std::size_t chunk,
                               kvick::ElementType type = kvick::ElementType::kF32) {
-  auto cache =
-      model.make_cache({.max_seq_len = static_cast<int>(tokens.size()), .element_type = type});
+  auto cache = model.make_contiguous_cache(
+      {.max_seq_len = static_cast<int>(tokens.size()), .element_type = type});
   return evaluate(model, cache, 0, tokens, chunk);
 }
 

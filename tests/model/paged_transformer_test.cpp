@@ -42,10 +42,10 @@ Matrix evaluate(Transformer& model, std::span<const TokenId> tokens, ElementType
 class PagedTransformer : public ::testing::Test {
  protected:
   PagedKVStorage make_cache(int block_tokens, ElementType type, int num_sequences = 3) const {
-    return model_.make_paged_cache({.num_sequences = num_sequences,
-                                    .max_seq_len = 300,
-                                    .element_type = type,
-                                    .block_tokens = block_tokens});
+    return model_.make_cache({.num_sequences = num_sequences,
+                              .max_seq_len = 300,
+                              .element_type = type,
+                              .block_tokens = block_tokens});
   }
 
   /// Calls test(cache, type) for every size of blocks and element type.
@@ -150,7 +150,7 @@ TEST_F(PagedTransformer, GivesTheSameBitsAfterExportAndImport) {
     const Matrix want = evaluate(model_, joined(prompt, rest), type).bottomRows(20);
     evaluate(model_, cache, 0, prompt, 90);
     const auto bytes = export_sequence(cache, 0, prompt, model_.fingerprint());
-    auto other = model_.make_cache({.max_seq_len = 110, .element_type = type});
+    auto other = model_.make_contiguous_cache({.max_seq_len = 110, .element_type = type});
     ASSERT_EQ(import_sequence(other, 0, bytes, model_.fingerprint()), prompt);
     EXPECT_EQ(evaluate(model_, other, 0, rest, 20), want);
     ASSERT_EQ(import_sequence(cache, 1, bytes, model_.fingerprint()), prompt);
@@ -212,10 +212,10 @@ TEST(WindowedTransformer, GivesTheSameBitsWhetherBlocksAreGivenBackOrNot) {
                        << name(type) << ", blocks of " << block_tokens << ", chunks of " << chunk);
           // Room for the window, the chunk and the sinks; not for all 250 tokens.
           const int num_blocks = (50 + static_cast<int>(chunk)) / block_tokens + 3;
-          auto cache = model.make_paged_cache({.max_seq_len = 1000,
-                                               .element_type = type,
-                                               .num_blocks = num_blocks,
-                                               .block_tokens = block_tokens});
+          auto cache = model.make_cache({.max_seq_len = 1000,
+                                         .element_type = type,
+                                         .num_blocks = num_blocks,
+                                         .block_tokens = block_tokens});
           EXPECT_EQ(evaluate(model, cache, 0, tokens, chunk), want);
         }
       }

@@ -24,7 +24,7 @@ struct CacheOptions {
   int max_seq_len = 0;
   ElementType element_type = ElementType::kF16;
 
-  // Of paged caches only, see PagedKVCacheOptions.
+  // Of caches of blocks only, see PagedKVCacheOptions.
   int num_blocks = 0;  ///< 0: as many as all sequences at full length take
   int block_tokens = 64;
   bool reuses_prefixes = true;

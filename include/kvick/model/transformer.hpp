@@ -70,7 +70,7 @@ struct TransformerOptions {
 
 class Transformer {
  public:
-  using Cache = ContiguousKVCache;
+  using Cache = PagedKVStorage;
 
   explicit Transformer(const std::filesystem::path& path, const TransformerOptions& options = {});
   explicit Transformer(GgufFile file, const TransformerOptions& options = {});
@@ -87,12 +87,11 @@ class Transformer {
   /// are read.
   std::uint64_t fingerprint() const;
 
-  /// A cache with room for every sequence at full length.
+  /// A cache of blocks that sequences share. With a bounded window it keeps only what tokens see.
   Cache make_cache(const CacheOptions& options = {}) const;
 
-  /// A cache of blocks that sequences share, for the same results. With a bounded window it keeps
-  /// only what tokens see.
-  PagedKVStorage make_paged_cache(const CacheOptions& options = {}) const;
+  /// A cache in which every sequence owns its full length, for the same results.
+  ContiguousKVCache make_contiguous_cache(const CacheOptions& options = {}) const;
 
   /// Computes the batch. Room for its tokens must be reserved in `cache`; its keys and values are
   /// written there, and logits [batch.num_logits()][vocab_size()] are filled.
@@ -183,12 +182,25 @@ inline void Transformer::release(const WeightView& packed) const noexcept {
 }
 
 inline Transformer::Cache Transformer::make_cache(const CacheOptions& options) const {
-  return Cache(options.element_type,
-               {.num_layers = config_.num_layers,
-                .batch_size = options.num_sequences,
-                .num_kv_heads = config_.num_kv_heads,
-                .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
-                .head_dim = config_.head_dim});
+  return {options.element_type,
+          {.num_layers = config_.num_layers,
+           .num_sequences = options.num_sequences,
+           .num_kv_heads = config_.num_kv_heads,
+           .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
+           .head_dim = config_.head_dim,
+           .num_blocks = options.num_blocks,
+           .block_tokens = options.block_tokens,
+           .reuses_prefixes = options.reuses_prefixes,
+           .window = attention_.shape().window}};
+}
+
+inline ContiguousKVCache Transformer::make_contiguous_cache(const CacheOptions& options) const {
+  return {options.element_type,
+          {.num_layers = config_.num_layers,
+           .batch_size = options.num_sequences,
+           .num_kv_heads = config_.num_kv_heads,
+           .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
+           .head_dim = config_.head_dim}};
 }
 
 inline std::uint64_t Transformer::fingerprint() const {
@@ -221,19 +233,6 @@ inline std::uint64_t Transformer::fingerprint() const {
     }
   }
   return sum;
-}
-
-inline PagedKVStorage Transformer::make_paged_cache(const CacheOptions& options) const {
-  return {options.element_type,
-          {.num_layers = config_.num_layers,
-           .num_sequences = options.num_sequences,
-           .num_kv_heads = config_.num_kv_heads,
-           .max_seq_len = options.max_seq_len == 0 ? config_.max_seq_len : options.max_seq_len,
-           .head_dim = config_.head_dim,
-           .num_blocks = options.num_blocks,
-           .block_tokens = options.block_tokens,
-           .reuses_prefixes = options.reuses_prefixes,
-           .window = attention_.shape().window}};
 }
 
 inline void Transformer::check(const Batch& batch, const KVStorage& cache,
