@@ -44,7 +44,9 @@ enum class FinishReason {
   kCancelled,  ///< by the caller
   kTimeout,    ///< timeout_ms or the time limit of the queue
   kError,      ///< the caller could not go on with this one
+  kRejected,   ///< never begun: no queue had room for it
 };
+inline constexpr int kNumFinishReasons = 6;
 
 constexpr std::string_view name(FinishReason reason) noexcept;
 
@@ -82,6 +84,7 @@ constexpr std::string_view name(FinishReason reason) noexcept {
     case FinishReason::kCancelled: return "cancelled";
     case FinishReason::kTimeout: return "timeout";
     case FinishReason::kError: return "error";
+    case FinishReason::kRejected: return "rejected";
   }
   return "unknown";
 }

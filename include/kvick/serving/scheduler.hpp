@@ -83,6 +83,9 @@ class Scheduler {
 
   const SchedulerOptions& options() const noexcept { return options_; }
 
+  /// Throws unless the request is one that add_request() takes or puts off. Reads only what never
+  /// changes, so any thread may call it at any time.
+  void check(const Request& request, std::string_view operation = "Scheduler::add_request") const;
   /// The id of the first sample; none if the queue is full.
   std::optional<RequestId> add_request(Request request);
   /// Whether a request would be taken, before its prompt is known.

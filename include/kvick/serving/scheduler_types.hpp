@@ -128,10 +128,10 @@ inline SchedulerOptions checked_options(SchedulerOptions options, int num_slots,
   return options;
 }
 
-inline void check_request(const Request& request, const SchedulerOptions& options) {
-  constexpr std::string_view kOperation = "Scheduler::add_request";
+inline void check_request(const Request& request, const SchedulerOptions& options,
+                          std::string_view operation) {
   const auto check = [&](bool ok, const auto&... parts) {
-    require(ok, ErrorCode::kArgument, kOperation, parts...);
+    require(ok, ErrorCode::kArgument, operation, parts...);
   };
   const auto num_prompt_tokens = static_cast<Index>(request.prompt.size());
   check(num_prompt_tokens > 0, "a prompt must have tokens, got none");

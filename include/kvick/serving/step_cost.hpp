@@ -116,7 +116,7 @@ inline int StepCost::num_prefill_tokens(double ms, int first_position, int limit
 inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
   constexpr double kMemory = 1.0 - 1.0 / 200;
   constexpr std::int64_t kWarmUp = 10;  // observations that all count in full
-  constexpr double kUsual = 2.5;  // times the spread: errors that count in full
+  constexpr double kUsual = 2.5;        // times the spread: errors that count in full
   constexpr double kSpreadRate = 0.05;
   // Sizes that bring the terms of usual steps to some 1.
   constexpr Terms kScales{1, 16, 16 * 1024, 256, 256 * 1024};

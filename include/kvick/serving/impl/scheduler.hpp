@@ -39,16 +39,21 @@ double Scheduler<Room>::now_ms() const {
 // ---- Requests
 
 template <SequenceRoom Room>
-std::optional<RequestId> Scheduler<Room>::add_request(Request request) {
-  detail::check_request(request, options_);
-  const auto num_prompt_tokens = static_cast<int>(request.prompt.size());
+void Scheduler<Room>::check(const Request& request, std::string_view operation) const {
+  detail::check_request(request, options_, operation);
   if constexpr (BlockRoom<Room>) {
     const Room& room = slots_.room();
-    detail::require(slots_.fits_alone(num_prompt_tokens), ErrorCode::kCapacity,
-                    "Scheduler::add_request", "a prompt must fit the cache of ", room.num_blocks(),
-                    " blocks, got ", num_prompt_tokens, " tokens in ",
-                    room.num_blocks_for(num_prompt_tokens), " blocks");
+    const auto num_tokens = static_cast<int>(request.prompt.size());
+    detail::require(slots_.fits_alone(num_tokens), ErrorCode::kCapacity, operation,
+                    "a prompt must fit the cache of ", room.num_blocks(), " blocks, got ",
+                    num_tokens, " tokens in ", room.num_blocks_for(num_tokens), " blocks");
   }
+}
+
+template <SequenceRoom Room>
+std::optional<RequestId> Scheduler<Room>::add_request(Request request) {
+  check(request);
+  const auto num_prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
   if (!book_.has_room(num_prompt_tokens, request.num_samples)) {
     ++statistics_.num_refused;
     return std::nullopt;
