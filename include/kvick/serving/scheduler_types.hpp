@@ -145,7 +145,7 @@ inline void check_request(const Request& request, const SchedulerOptions& option
   check(request.timeout_ms > 0, "timeout_ms must be positive, got ", request.timeout_ms);
   require(num_prompt_tokens <= options.max_seq_len &&
               request.max_new_tokens <= options.max_seq_len - num_prompt_tokens,
-          ErrorCode::kCapacity, kOperation,
+          ErrorCode::kCapacity, operation,
           "prompt and max_new_tokens must fit max_seq_len = ", options.max_seq_len, ", got ",
           num_prompt_tokens, " + ", request.max_new_tokens, " tokens");
   if (options.vocab_size == 0) return;

@@ -10,7 +10,8 @@
 // The terms are fitted to relative errors, by least squares whose memory fades: after 200 steps an
 // observation counts 1/e. Steps far off what was expected count less (Huber's weights), so one that
 // was interrupted hardly moves the fit, and a machine that has become slower does so within some
-// 100 steps. A term that no step depends on any more stays as it was.
+// 100 steps; the first steps with something new count in full. A term that no step depends on any
+// more stays as it was.
 //
 // Threads   One at a time. No call allocates.
 // Source    Least squares with exponential forgetting: Ljung and Soderstrom 1983. Weights: Huber
@@ -91,8 +92,8 @@ class StepCostModel {
   Terms scaled_{};                       // the terms times their scales
   std::array<Terms, kTerms> squares_{};  // faded sums of x x' and x y
   Terms products_{};
-  double spread_ = 0;  // faded mean of the relative errors
-  std::int64_t num_observed_ = 0;
+  double spread_ = 0;                                // faded mean of the relative errors
+  std::array<std::int64_t, kTerms> num_observed_{};  // of each term
   int max_prefill_tokens_ = 32;
 };
 
@@ -115,7 +116,7 @@ inline int StepCost::num_prefill_tokens(double ms, int first_position, int limit
 
 inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
   constexpr double kMemory = 1.0 - 1.0 / 200;
-  constexpr std::int64_t kWarmUp = 10;  // observations that all count in full
+  constexpr std::int64_t kWarmUp = 10;  // observations of each term that count in full
   constexpr double kUsual = 2.5;        // times the spread: errors that count in full
   constexpr double kSpreadRate = 0.05;
   // Sizes that bring the terms of usual steps to some 1.
@@ -124,11 +125,13 @@ inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
 
   const Terms raw{1, shape.num_decode_rows, shape.decode_depth, shape.num_prefill_tokens,
                   shape.prefill_depth};
+  bool is_new = false;
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    if (raw[i] > 0) is_new |= ++num_observed_[i] <= kWarmUp;
+  }
   const double error = std::abs(cost_(shape) - ms) / ms;
   double weight = 1;
-  if (++num_observed_ <= kWarmUp) {
-    spread_ = error / kUsual;
-  } else {
+  if (!is_new) {
     if (error > kUsual * spread_) weight = kUsual * spread_ / error;
     const double most = 3 * spread_ + 1e-3;  // so that one step does not widen it much
     spread_ += kSpreadRate * (std::min(error, most) - spread_);
@@ -156,7 +159,7 @@ inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
 /// where it was by a spring that only matters where the observations say nothing.
 inline void StepCostModel::fit() noexcept {
   constexpr int kSweeps = 20;
-  constexpr double kSpring = 1e-4;
+  constexpr double kSpring = 1e-8;
   const Terms last = scaled_;
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     for (std::size_t i = 0; i < kTerms; ++i) {
