@@ -109,3 +109,10 @@
 #include "kvick/sampling/logprobs.hpp"
 #include "kvick/sampling/sampler.hpp"
 #include "kvick/sampling/sampling_options.hpp"
+
+#include "kvick/serving/request.hpp"
+#include "kvick/serving/request_book.hpp"
+#include "kvick/serving/scheduler.hpp"
+#include "kvick/serving/scheduler_types.hpp"
+#include "kvick/serving/sequence_room.hpp"
+#include "kvick/serving/step_cost.hpp"

@@ -67,6 +67,24 @@ TEST(Batch, ClearEmptiesItAndKeepsItsMemory) {
   EXPECT_EQ(batch.num_tokens(), 40);
 }
 
+TEST(Batch, TellsManySequencesApart) {
+  Batch batch;
+  // Adjacent slots, and some that fall on one place in every table of a power of two.
+  std::vector<int> sequences;
+  for (int i = 0; i < 300; ++i) sequences.push_back(i);
+  for (int i = 1; i < 40; ++i) sequences.push_back(i << 20);
+  for (int round = 0; round < 2; ++round) {
+    for (const int sequence : sequences) {
+      ASSERT_NO_THROW(batch.add({.sequence = sequence, .tokens = tokens(1)})) << sequence;
+    }
+    for (const int sequence : sequences) {
+      ASSERT_THROW(batch.add({.sequence = sequence, .tokens = tokens(1)}), Error) << sequence;
+    }
+    EXPECT_EQ(batch.segments().size(), sequences.size());
+    batch.clear();
+  }
+}
+
 TEST(Batch, RejectsSegmentsThatNoModelCouldCompute) {
   Batch batch({.sequence = 3, .tokens = tokens(2), .num_logits = 1});
   const auto rejected = [&](const char* part, const Segment& segment) {

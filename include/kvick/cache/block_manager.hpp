@@ -85,6 +85,9 @@ class BlockManager {
   /// Lets the length grow by `tokens`, which must be reserved and computed.
   void commit(int sequence, std::span<const TokenId> tokens);
 
+  /// Whether truncate() would do it, and not because of a window that has left positions it needs.
+  bool can_truncate(int sequence, int length) const;
+
   /// Forgets all positions from `length` on, and the reservation. Takes time by the blocks given
   /// back.
   void truncate(int sequence, int length);
@@ -118,6 +121,7 @@ class BlockManager {
   template <class Found>
   PrefixHit walk_prefix(std::span<const TokenId> prompt, const PrefixKey& key, Found&& found) const;
   void require_empty(int sequence, std::string_view operation);
+  bool keeps_window_of(const Sequence& state, int length) const noexcept;
   void drop_blocks(int sequence, int num_kept) noexcept;
   void drop_outside_window(int sequence) noexcept;
 
@@ -311,18 +315,27 @@ inline void BlockManager::commit(int sequence, std::span<const TokenId> tokens) 
   drop_outside_window(sequence);
 }
 
+/// Whether all positions that a token at `length` sees are there.
+inline bool BlockManager::keeps_window_of(const Sequence& state, int length) const noexcept {
+  return state.first_kept <= num_sink_blocks() || length <= num_sink_blocks() * block_tokens() ||
+         options_.window.first_position(length) >= state.first_kept * block_tokens();
+}
+
+inline bool BlockManager::can_truncate(int sequence, int length) const {
+  const Sequence& state = at(sequence, "BlockManager::can_truncate");
+  return length >= 0 && length <= state.length && keeps_window_of(state, length);
+}
+
 inline void BlockManager::truncate(int sequence, int length) {
   constexpr std::string_view kOperation = "BlockManager::truncate";
   Sequence& state = at(sequence, kOperation);
   detail::require(length >= 0 && length <= state.length, ErrorCode::kArgument, kOperation,
                   "length must be in [0, ", state.length, "] of sequence ", sequence, ", got ",
                   length);
-  const int sinks_end = num_sink_blocks() * block_tokens();
-  const bool is_whole = state.first_kept <= num_sink_blocks() || length <= sinks_end;
   const int first_kept = state.first_kept * block_tokens();
-  detail::require(is_whole || options_.window.first_position(length) >= first_kept,
-                  ErrorCode::kArgument, kOperation, "length must be at least ",
-                  first_kept + options_.window.size - 1, " or at most ", sinks_end,
+  detail::require(keeps_window_of(state, length), ErrorCode::kArgument, kOperation,
+                  "length must be at least ", first_kept + options_.window.size - 1, " or at most ",
+                  num_sink_blocks() * block_tokens(),
                   ", because the window has left positions before ", first_kept, ", got ", length);
   drop_blocks(sequence, num_blocks_for(length));
   const int num_full = length / block_tokens();

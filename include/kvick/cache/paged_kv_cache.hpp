@@ -61,6 +61,10 @@ class PagedKVStorage : public KVStorage {
   /// Tables, free blocks and statistics.
   const BlockManager& blocks() const noexcept { return blocks_; }
 
+  int num_blocks() const noexcept { return blocks_.num_blocks(); }
+  int num_free_blocks() const noexcept { return blocks_.num_free_blocks(); }
+  int num_blocks_for(int num_tokens) const noexcept { return blocks_.num_blocks_for(num_tokens); }
+
   int length(int sequence) const override { return blocks_.length(sequence); }
   int reserved(int sequence) const override { return blocks_.reserved(sequence); }
 
@@ -75,6 +79,9 @@ class PagedKVStorage : public KVStorage {
   void write(int layer, int sequence, int position, ConstMatrixRef keys,
              ConstMatrixRef values) override;
   void commit(int sequence, std::span<const TokenId> tokens) { blocks_.commit(sequence, tokens); }
+  bool can_truncate(int sequence, int length) const {
+    return blocks_.can_truncate(sequence, length);
+  }
   void truncate(int sequence, int length) { blocks_.truncate(sequence, length); }
   void release(int sequence) { blocks_.release(sequence); }
   void fork(int from, int to) { blocks_.fork(from, to); }

@@ -9,6 +9,8 @@
 // Layer     model: may include core.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <limits>
 #include <span>
 #include <vector>
@@ -44,7 +46,11 @@ class Batch {
   Index num_logits() const noexcept { return num_logits_; }
 
  private:
+  void grow_places();
+  std::size_t find_place(int sequence) const noexcept;
+
   std::vector<Segment> segments_;
+  std::vector<int> places_;  // open hash table of sequences, at most half full; -1: free
   Index num_tokens_ = 0;
   Index num_logits_ = 0;
 };
@@ -65,17 +71,32 @@ inline void Batch::add(const Segment& segment) {
   detail::require(segment.num_logits >= 0 && segment.num_logits <= num_tokens, ErrorCode::kArgument,
                   kOperation, "num_logits must be in [0, ", num_tokens, "], got ",
                   segment.num_logits);
-  for (const Segment& other : segments_) {
-    detail::require(other.sequence != segment.sequence, ErrorCode::kArgument, kOperation,
-                    "a sequence must have one segment in a batch, got two of sequence ",
-                    segment.sequence);
-  }
+  if (2 * (segments_.size() + 1) > places_.size()) grow_places();
+  int& place = places_[find_place(segment.sequence)];
+  detail::require(place != segment.sequence, ErrorCode::kArgument, kOperation,
+                  "a sequence must have one segment in a batch, got two of sequence ",
+                  segment.sequence);
   segments_.push_back(segment);
+  place = segment.sequence;
   num_tokens_ += num_tokens;
   num_logits_ += segment.num_logits;
 }
 
+inline void Batch::grow_places() {
+  places_ = std::vector<int>(std::max<std::size_t>(16, 2 * places_.size()), -1);
+  for (const Segment& segment : segments_) places_[find_place(segment.sequence)] = segment.sequence;
+}
+
+/// Where the sequence is, or would be. Slots are few and adjacent: they rarely meet.
+inline std::size_t Batch::find_place(int sequence) const noexcept {
+  const std::size_t mask = places_.size() - 1;
+  std::size_t i = static_cast<std::size_t>(sequence) & mask;
+  while (places_[i] != -1 && places_[i] != sequence) i = (i + 1) & mask;
+  return i;
+}
+
 inline void Batch::clear() noexcept {
+  std::fill(places_.begin(), places_.end(), -1);
   segments_.clear();
   num_tokens_ = 0;
   num_logits_ = 0;

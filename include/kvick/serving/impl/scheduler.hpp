@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: MIT
+// Bodies of Scheduler's members.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "kvick/serving/scheduler.hpp"
+
+namespace kvick::inline v0_1 {
+
+template <SequenceRoom Room>
+Scheduler<Room>::Scheduler(const SchedulerOptions& options) requires std::is_same_v<Room, SlotRoom>
+    : options_(detail::checked_options(options, std::numeric_limits<int>::max(),
+                                       std::numeric_limits<int>::max())),
+      own_room_(std::in_place, options.max_batch_size, options.max_seq_len),
+      slots_(*own_room_, options_.max_batch_size),
+      book_(options_) {}
+
+template <SequenceRoom Room>
+Scheduler<Room>::Scheduler(const SchedulerOptions& options, Room& room)
+    : options_(detail::checked_options(options, room.num_sequences(), room.max_seq_len())),
+      slots_(room, options_.max_batch_size),
+      book_(options_) {}
+
+template <SequenceRoom Room>
+Scheduler<Room>::~Scheduler() {
+  for (State* const state : running_) slots_.end(state->slot);
+}
+
+template <SequenceRoom Room>
+double Scheduler<Room>::now_ms() const {
+  if (options_.clock_ms) return options_.clock_ms();
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// ---- Requests
+
+template <SequenceRoom Room>
+void Scheduler<Room>::check(const Request& request, std::string_view operation) const {
+  detail::check_request(request, options_, operation);
+  if constexpr (BlockRoom<Room>) {
+    const Room& room = slots_.room();
+    const auto num_tokens = static_cast<int>(request.prompt.size());
+    detail::require(slots_.fits_alone(num_tokens), ErrorCode::kCapacity, operation,
+                    "a prompt must fit the cache of ", room.num_blocks(), " blocks, got ",
+                    num_tokens, " tokens in ", room.num_blocks_for(num_tokens), " blocks");
+  }
+}
+
+template <SequenceRoom Room>
+std::optional<RequestId> Scheduler<Room>::add_request(Request request) {
+  check(request);
+  const auto num_prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
+  if (!book_.has_room(num_prompt_tokens, request.num_samples)) {
+    ++statistics_.num_refused;
+    return std::nullopt;
+  }
+  return book_.add(std::move(request), now_ms());
+}
+
+template <SequenceRoom Room>
+const detail::RequestState* Scheduler<Room>::at(RequestId id) const {
+  const State* const state = book_.find(id, "Scheduler");
+  detail::require(state != nullptr, ErrorCode::kArgument, "Scheduler",
+                  "the output of a request must not have been taken, got id ", id);
+  return state;
+}
+
+template <SequenceRoom Room>
+std::optional<FinishReason> Scheduler<Room>::finish_reason(RequestId id) const {
+  return is_live(id) ? at(id)->reason : std::nullopt;
+}
+
+template <SequenceRoom Room>
+std::span<const TokenId> Scheduler<Room>::tokens(RequestId id) const {
+  const State* const state = at(id);
+  return std::span(state->tokens).first(static_cast<std::size_t>(state->num_known()));
+}
+
+template <SequenceRoom Room>
+std::span<const TokenId> Scheduler<Room>::output(RequestId id) const {
+  return tokens(id).subspan(static_cast<std::size_t>(at(id)->progress.num_prompt_tokens));
+}
+
+template <SequenceRoom Room>
+const RequestProgress& Scheduler<Room>::progress(RequestId id) const {
+  return at(id)->progress;
+}
+
+template <SequenceRoom Room>
+int Scheduler<Room>::num_useful_drafts(RequestId id) const {
+  const State* const state = at(id);
+  const bool decodes = state->place == detail::RequestPlace::kRunning && state->num_left() == 1;
+  if (!decodes || state->reason) return 0;
+  // The last token that may come is never a draft's successor.
+  return std::min(state->request.max_new_tokens - state->progress.num_output_tokens - 1,
+                  options_.max_num_batched_tokens - 1);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::set_drafts(RequestId id, std::span<const TokenId> drafts) {
+  State* const state = book_.find(id, "Scheduler::set_drafts");
+  if (state == nullptr || state->reason) return;
+  state->drafts.assign(drafts.begin(), drafts.end());
+}
+
+template <SequenceRoom Room>
+bool Scheduler<Room>::finish(RequestId id, FinishReason reason) {
+  State* const state = book_.find(id, "Scheduler::finish");
+  if (state == nullptr || state->reason) return false;
+  if (state->is_in_step()) {
+    state->reason = reason;  // its slot may be written until the step is completed
+  } else {
+    end(*state, reason, now_ms());
+  }
+  return true;
+}
+
+template <SequenceRoom Room>
+SchedulerStatistics Scheduler<Room>::statistics() const noexcept {
+  SchedulerStatistics statistics = statistics_;
+  statistics.num_running = static_cast<int>(running_.size());
+  statistics.num_waiting = book_.num_waiting();
+  statistics.num_waiting_tokens = book_.num_waiting_tokens();
+  statistics.num_added = book_.num_added();
+  statistics.num_finished = book_.num_finished();
+  return statistics;
+}
+
+// ---- Leaving
+
+template <SequenceRoom Room>
+void Scheduler<Room>::leave_slot(State& state) {
+  slots_.end(state.slot);
+  running_.erase(std::find(running_.begin(), running_.end(), &state));
+  state.slot = detail::kNoSlot;
+  state.num_computed = 0;
+  state.drafts.clear();
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::preempt(State& state) {
+  leave_slot(state);
+  book_.wait_again(state);
+  ++state.progress.num_preemptions;
+  ++statistics_.num_preemptions;
+  has_preempted_ = true;
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::end(State& state, FinishReason reason, double now) {
+  if (state.slot != detail::kNoSlot) leave_slot(state);
+  book_.finish(state, reason, now);
+}
+
+// ---- The next step
+
+template <SequenceRoom Room>
+Step Scheduler<Room>::schedule() {
+  detail::require(!is_open_, ErrorCode::kArgument, "Scheduler::schedule",
+                  "a step must be completed or abandoned before the next");
+  const double now = now_ms();
+  expire(now);
+  do {  // again only if a room that refused what it had granted has left the step without requests
+    plan(now);
+  } while (segments_.empty() && !is_done());
+  is_open_ = !segments_.empty();
+  if (is_open_) ++statistics_.num_steps;
+  if (is_open_ && is_timed()) scheduled_ms_ = now_ms();
+  return {batch_, segments_, statistics_.num_steps};
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::plan(double now) {
+  batch_.clear();
+  segments_.clear();
+  in_step_.clear();
+  shape_ = {};
+  num_decode_tokens_ = 0;
+  has_preempted_ = false;
+  schedule_decodes(now);
+  admit_waiting(now);
+  schedule_drafts();
+  schedule_prompts(now);
+  build_batch(now);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::expire(double now) {
+  while (State* const state = book_.pop_expired(now)) end(*state, FinishReason::kTimeout, now);
+}
+
+/// One token for each request that has only its last one to compute. There is budget for all.
+template <SequenceRoom Room>
+void Scheduler<Room>::schedule_decodes(double now) {
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    State& state = *running_[i];
+    // Without room `state` has left, and it was the last.
+    if (state.num_left() != 1 || !make_room(state, now)) continue;
+    state.num_granted = 1;
+    ++num_decode_tokens_;
+    shape_.add_decode(1, state.num_computed);
+  }
+}
+
+/// Reserves the last token's position. Victims come after `state` in order, so none of them is in
+/// the step yet.
+template <SequenceRoom Room>
+bool Scheduler<Room>::make_room(State& state, double now) {
+  while (!slots_.room().reserve(state.slot, 1)) {
+    State& victim = *running_.back();
+    if (running_.size() == 1) {
+      end(state, FinishReason::kLength, now);
+      return false;
+    }
+    preempt(victim);
+    if (&victim == &state) return false;
+  }
+  return true;
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::admit_waiting(double now) {
+  const auto& waiting = book_.waiting();
+  while (!waiting.empty() && !slots_.empty() && (!has_preempted_ || running_.empty())) {
+    State& state = **waiting.begin();
+    if (admit(state)) continue;
+    if (!running_.empty()) break;
+    end(state, FinishReason::kLength, now);  // alone it has grown beyond the room
+  }
+}
+
+template <SequenceRoom Room>
+bool Scheduler<Room>::admit(State& state) {
+  const auto known = std::span<const TokenId>(state.tokens);
+  int num_spare = 0;
+  if constexpr (BlockRoom<Room>) {
+    if (!running_.empty()) {
+      num_spare = static_cast<int>(running_.size()) +
+                  static_cast<int>(options_.watermark * slots_.room().num_blocks());
+    }
+  }
+  typename detail::RoomSlots<Room>::Source source;
+  if (const State* const sample = book_.find_source(state)) {
+    source = {sample->slot, state.progress.num_prompt_tokens - 1};
+  }
+  const auto slot = slots_.begin(known, state.request.prefix_key, source, num_spare);
+  if (!slot) return false;
+  state.slot = *slot;
+  state.num_computed = slots_.room().length(*slot);
+  state.is_fresh = true;
+  state.admitted_in = statistics_.num_steps;
+  book_.start_running(state);
+  running_.insert(
+      std::upper_bound(running_.begin(), running_.end(), &state, detail::RequestOrder{}), &state);
+  return true;
+}
+
+/// Drafts take what decodes and the least share of prompts leave, in order.
+template <SequenceRoom Room>
+void Scheduler<Room>::schedule_drafts() {
+  const double share = options_.min_prefill_share;
+  const auto has_prompt = [](const State* state) { return state->num_granted == 0; };
+  const bool has_prompts = std::any_of(running_.begin(), running_.end(), has_prompt);
+  Index left = options_.max_num_batched_tokens - num_decode_tokens_;
+  double left_ms = options_.max_step_ms - step_cost()(shape_);
+  if (has_prompts) {
+    left -= std::max<Index>(1, static_cast<Index>(share * options_.max_num_batched_tokens));
+    left_ms -= share * options_.max_step_ms;
+  }
+  for (State* const state : running_) {
+    if (state->num_granted == 0 || state->drafts.empty()) continue;
+    const Index useful =
+        state->request.max_new_tokens - state->progress.num_output_tokens - Index{1};
+    Index count = std::min({static_cast<Index>(state->drafts.size()), left, useful});
+    const double row_ms = step_cost().row + step_cost().row_depth * state->num_known();
+    if (is_timed() && row_ms > 0) {
+      count = std::min(count, static_cast<Index>(std::max(0.0, left_ms) / row_ms));
+    }
+    count = std::max<Index>(count, 0);
+    while (count > 0 && !slots_.room().reserve(state->slot, static_cast<int>(1 + count))) {
+      count /= 2;
+    }
+    state->num_step_drafts = static_cast<int>(count);
+    state->tokens.insert(state->tokens.end(), state->drafts.begin(), state->drafts.begin() + count);
+    state->drafts.clear();
+    num_decode_tokens_ += count;
+    left -= count;
+    left_ms -= row_ms * static_cast<double>(count);
+    shape_.add_decode(static_cast<int>(count), state->num_known());
+  }
+}
+
+template <SequenceRoom Room>
+typename Scheduler<Room>::Budget Scheduler<Room>::prompt_budget() const {
+  Budget budget{.num_tokens = options_.max_num_batched_tokens - num_decode_tokens_};
+  // Time only matters to those that decode: alone, prompts are fastest in large chunks.
+  if (!is_timed() || num_decode_tokens_ == 0) {
+    budget.ms = std::numeric_limits<double>::infinity();
+    return budget;
+  }
+  budget.num_tokens = std::min<Index>(budget.num_tokens, cost_model_.max_prefill_tokens());
+  budget.ms = std::max(options_.max_step_ms - step_cost()(shape_),
+                       options_.min_prefill_share * options_.max_step_ms);
+  return budget;
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::schedule_prompts(double now) {
+  prompts_.clear();
+  for (State* const state : running_) {
+    if (!state->is_in_step()) prompts_.push_back(state);
+  }
+  if (prompts_.empty()) return;
+  Budget budget = prompt_budget();
+  State& first = *prompts_.front();
+  grant(first, budget, now, 0.5, 1);
+  const int rest = first.num_left() - first.num_granted;
+  for (State* const state : prompts_) {
+    if (state != &first && state->num_left() < rest) grant(*state, budget, now);
+  }
+  for (State* const state : prompts_) grant(*state, budget, now);
+}
+
+/// Others may have computed the same prefix since the request was admitted.
+template <SequenceRoom Room>
+void Scheduler<Room>::find_prefix_again(State& state, double now) {
+  if (!std::exchange(state.is_fresh, false) || state.admitted_in == statistics_.num_steps) return;
+  const auto known = std::span<const TokenId>(state.tokens);
+  if (slots_.begin_again(state.slot, known, state.request.prefix_key)) {
+    state.num_computed = slots_.room().length(state.slot);
+  } else if (running_.size() > 1) {  // a room that does not take what it has just given back
+    preempt(state);
+  } else {
+    end(state, FinishReason::kLength, now);
+  }
+}
+
+/// Tokens of the prompt, from a part of the budget and at least so many.
+template <SequenceRoom Room>
+void Scheduler<Room>::grant(State& state, Budget& budget, double now, double part, int least) {
+  if (budget.num_tokens == 0 || state.slot == detail::kNoSlot) return;
+  find_prefix_again(state, now);
+  if (state.slot == detail::kNoSlot) return;
+  const int first = state.num_computed + state.num_granted;
+  const auto tokens = std::ceil(part * static_cast<double>(budget.num_tokens));
+  const int most = std::min(state.num_left() - state.num_granted, static_cast<int>(tokens));
+  const int count = std::min(
+      most, std::max(least, step_cost().num_prefill_tokens(part * budget.ms, first, most)));
+  if (count == 0) return;
+  state.num_granted += count;
+  shape_.add_prefill(count, first);
+  budget.num_tokens -= count;
+  budget.ms -= step_cost().prefill_ms(count, first);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::build_batch(double now) {
+  for (State* const state : running_) {
+    if (!state->is_in_step()) continue;
+    const bool is_whole = state->num_granted == state->num_left();
+    const int num_rows = is_whole ? 1 + state->num_step_drafts : 0;
+    const auto num_tokens = static_cast<std::size_t>(state->num_granted + state->num_step_drafts);
+    const auto first = static_cast<std::size_t>(state->num_computed);
+    segments_.push_back({.request = state->id,
+                         .output_index = state->progress.num_output_tokens,
+                         .first_row = batch_.num_logits(),
+                         .num_rows = num_rows,
+                         .num_drafts = state->num_step_drafts});
+    batch_.add({.sequence = state->slot,
+                .first_position = state->num_computed,
+                .tokens = std::span<const TokenId>(state->tokens).subspan(first, num_tokens),
+                .num_logits = num_rows});
+    in_step_.push_back(state);
+    if (std::isnan(state->progress.first_step_ms)) {
+      state->progress.num_cached_tokens = state->num_computed;
+      statistics_.num_prompt_tokens += state->progress.num_prompt_tokens;
+      statistics_.num_cached_tokens += state->num_computed;
+      book_.start_computing(*state, now);
+    }
+  }
+  statistics_.num_batched_tokens += batch_.num_tokens();
+}
+
+// ---- What came of it
+
+template <SequenceRoom Room>
+void Scheduler<Room>::check_step(const Step& step, std::string_view operation) const {
+  detail::require(is_open_ && step.number == statistics_.num_steps, ErrorCode::kArgument, operation,
+                  "the step must be the open one");
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::check_result(const StepSegment& segment, const State& state,
+                                   const SegmentResult& result) const {
+  constexpr std::string_view kOperation = "Scheduler::complete";
+  if (state.reason) return;
+  const auto count = static_cast<Index>(result.tokens.size());
+  const Index least = segment.num_rows > 0 && !result.finish ? 1 : 0;
+  detail::require(count >= least && count <= segment.num_rows, ErrorCode::kArgument, kOperation,
+                  "a segment of ", segment.num_rows, " rows must give ", least, " to ",
+                  segment.num_rows, " tokens, got ", count, " for request ", segment.request);
+  if (count == 0) return;
+  const auto drafts = std::span(state.tokens).last(static_cast<std::size_t>(segment.num_drafts));
+  const auto accepted = result.tokens.first(static_cast<std::size_t>(count - 1));
+  detail::require(std::equal(accepted.begin(), accepted.end(), drafts.begin()),
+                  ErrorCode::kArgument, kOperation,
+                  "all tokens but the last must be drafts, got others for request ",
+                  segment.request);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::complete(const Step& step, std::span<const TokenId> tokens) {
+  constexpr std::string_view kOperation = "Scheduler::complete";
+  check_step(step, kOperation);
+  detail::require(static_cast<Index>(tokens.size()) == batch_.num_logits(), ErrorCode::kArgument,
+                  kOperation, "there must be a token for each of the ", batch_.num_logits(),
+                  " rows of logits, got ", tokens.size());
+  results_.clear();
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const StepSegment& segment = segments_[i];
+    const auto drawn = tokens.subspan(static_cast<std::size_t>(segment.first_row),
+                                      static_cast<std::size_t>(segment.num_rows));
+    const auto drafts =
+        std::span(in_step_[i]->tokens).last(static_cast<std::size_t>(segment.num_drafts));
+    const auto differs = std::mismatch(drafts.begin(), drafts.end(), drawn.begin()).first;
+    const auto num_accepted = static_cast<std::size_t>(differs - drafts.begin());
+    results_.push_back({.tokens = drawn.first(segment.num_rows == 0 ? 0 : num_accepted + 1)});
+  }
+  complete(step, results_);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::complete(const Step& step, std::span<const SegmentResult> results) {
+  constexpr std::string_view kOperation = "Scheduler::complete";
+  check_step(step, kOperation);
+  detail::require(results.size() == segments_.size(), ErrorCode::kArgument, kOperation,
+                  "there must be a result for each of the ", segments_.size(), " segments, got ",
+                  results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    check_result(segments_[i], *in_step_[i], results[i]);
+  }
+  const double now = now_ms();
+  if (is_timed()) cost_model_.observe(shape_, now - scheduled_ms_);
+  for (std::size_t i = 0; i < results.size(); ++i) apply(*in_step_[i], results[i], now);
+  close_step();
+}
+
+/// Commits what the segment computed of known and accepted tokens, and hands over those that were
+/// emitted, up to the first that ends the request.
+template <SequenceRoom Room>
+void Scheduler<Room>::apply(State& state, const SegmentResult& result, double now) {
+  const int num_drafts = std::exchange(state.num_step_drafts, 0);
+  const int num_granted = std::exchange(state.num_granted, 0);
+  state.tokens.resize(static_cast<std::size_t>(state.num_known()));
+  if (state.reason) {  // ended during the step
+    const FinishReason reason = *state.reason;
+    end(state, reason, now);
+    return;
+  }
+  const Request& request = state.request;
+  RequestProgress& progress = state.progress;
+  const int num_before = progress.num_output_tokens;
+  std::optional<FinishReason> finish;
+  for (const TokenId token : result.tokens) {
+    state.tokens.push_back(token);
+    ++progress.num_output_tokens;
+    const bool is_stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+                         request.stop_tokens.end();
+    if (is_stop && progress.num_output_tokens > request.min_new_tokens) {
+      finish = FinishReason::kStop;
+    } else if (progress.num_output_tokens == request.max_new_tokens) {
+      finish = FinishReason::kLength;
+    }
+    if (finish) break;
+  }
+  const int num_emitted = progress.num_output_tokens - num_before;
+  const int num_accepted = std::max(0, num_emitted - 1);
+  const auto computed = std::span<const TokenId>(state.tokens)
+                            .subspan(static_cast<std::size_t>(state.num_computed),
+                                     static_cast<std::size_t>(num_granted + num_accepted));
+  slots_.room().commit(state.slot, computed);
+  state.num_computed += num_granted + num_accepted;
+  if (num_drafts > num_accepted) slots_.room().truncate(state.slot, state.num_computed);
+
+  progress.num_draft_tokens += num_drafts;
+  progress.num_accepted_tokens += num_accepted;
+  statistics_.num_draft_tokens += num_drafts;
+  statistics_.num_accepted_tokens += num_accepted;
+  statistics_.num_output_tokens += num_emitted;
+  if (num_before == 0 && num_emitted > 0) {
+    progress.first_token_ms = now;
+    book_.let_samples_go(state);
+  }
+  const bool is_all = num_emitted == static_cast<int>(result.tokens.size());
+  if (result.finish && is_all) finish = result.finish;  // the caller knows best
+  if (finish) end(state, *finish, now);
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::abandon(const Step& step) {
+  check_step(step, "Scheduler::abandon");
+  const double now = now_ms();
+  for (State* const state : in_step_) {
+    state->num_granted = 0;
+    state->tokens.resize(static_cast<std::size_t>(state->num_known()));
+    if (std::exchange(state->num_step_drafts, 0) > 0) {
+      slots_.room().truncate(state->slot, state->num_computed);
+    }
+    if (state->reason) end(*state, FinishReason(*state->reason), now);
+  }
+  close_step();
+}
+
+template <SequenceRoom Room>
+void Scheduler<Room>::close_step() {
+  is_open_ = false;
+  in_step_.clear();
+}
+
+}  // namespace kvick::inline v0_1
