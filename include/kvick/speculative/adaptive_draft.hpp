@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 // How many tokens to draft, from what drafting has gained and cost so far.
 //
-// A round with k drafted tokens costs a + b k seconds to verify and c k to draft, and gives one
-// token and the accepted ones: with f the share of first drafted tokens that are accepted and g
-// that of a later one after all before it were, 1 + f (1 + g + ... + g^(k-1)) tokens. The k with
-// the most tokens per second is taken, which may be 0. All five numbers are averages that forget.
+// A round with k drafted tokens takes a + b k seconds to draft and verify, and gives one token and
+// the accepted ones: with f the share of first drafted tokens that are accepted and g that of a
+// later one after all before it were, 1 + f (1 + g + ... + g^(k-1)) tokens. The k with the most
+// tokens per second is taken, which may be 0. All four numbers are averages that forget.
 //
-// Nothing is promised by averages alone, so there is an account as well. It is paid a small share of
-// all time, and every round with drafts books what it took beyond, or less than, the plain steps for
-// its tokens. A round may draft only as much as the account covers should all be rejected; where
-// drafting does not pay, what the account gains pays for probes. So of any text, drafting in vain
-// takes at most that share and the little that the account begins with: a few per cent.
+// Nothing is promised by averages alone, so there is an account as well. It is paid a small share
+// of all time, and every round with drafts books what it took beyond, or less than, the plain steps
+// for its tokens. A round may draft only as much as the account covers should all be rejected;
+// where drafting does not pay, what the account gains pays for probes. So of any text, drafting in
+// vain takes at most that share and the little that the account begins with: a few per cent.
 //
 // Units     Seconds, by the caller's clock.
 // Threads   One at a time; an object per request.
@@ -50,8 +50,9 @@ class AdaptiveDraft {
   /// Learns from a round. Rounds that evaluate a prompt as well are no measure: leave them out.
   void record(const DraftRound& round) noexcept;
 
-  /// Seconds of a round that verifies so many drafted tokens, as far as is known.
-  double verify_seconds(int num_drafted) const noexcept;
+  /// Seconds of a round that drafts and verifies so many tokens, as far as is known; 0 if nothing
+  /// is.
+  double seconds(int num_drafted) const noexcept;
 
   /// Tokens that a round gives on average.
   double expected_tokens(int num_drafted) const noexcept;
@@ -76,17 +77,17 @@ class AdaptiveDraft {
     }
   };
 
-  bool is_known() const noexcept { return weight_ > 0; }
-  double slope() const noexcept;
-  double draft_seconds(int num_drafted) const noexcept;
+  bool is_known() const noexcept { return num_plain_ > 0; }
 
   AdaptiveDraftOptions options_;
   Share first_{.prior = 0.7};
   Share later_{.prior = 0.8};
-  // Weighted sums over rounds of k drafted tokens that took t seconds to verify.
-  double weight_ = 0, sum_k_ = 0, sum_kk_ = 0, sum_t_ = 0, sum_kt_ = 0;
-  double drafted_ = 0, draft_seconds_ = 0;
-  double account_ = 0;  // in plain steps
+  int num_plain_ = 0;         // plain steps so far
+  double plain_seconds_ = 0;  // of one
+  // Weighted sums over rounds of k drafted tokens that took t seconds to draft and verify: k^2,
+  // k (t - plain_seconds_).
+  double sum_kk_ = 0, sum_kt_ = 0;
+  double account_;  // in plain steps
   int rounds_since_plain_ = 0;
 };
 
@@ -103,22 +104,6 @@ inline AdaptiveDraft::AdaptiveDraft(const AdaptiveDraftOptions& options)
                   "initial_steps must be at least 0, got ", options.initial_steps);
 }
 
-/// Seconds that each drafted token adds to a round. Begins at 4 % of a plain step.
-inline double AdaptiveDraft::slope() const noexcept {
-  constexpr double kPriorShare = 0.04, kPriorWeight = 4;
-  const double mean_k = sum_k_ / weight_, mean_t = sum_t_ / weight_;
-  const double var_k = std::fma(-mean_k, mean_k, sum_kk_ / weight_) * weight_ + kPriorWeight;
-  const double plain = mean_t / std::fma(kPriorShare, mean_k, 1.0);
-  const double cov = std::fma(-mean_k, mean_t, sum_kt_ / weight_) * weight_;
-  return std::max(0.0, std::fma(kPriorShare * plain, kPriorWeight, cov) / var_k);
-}
-
-inline double AdaptiveDraft::verify_seconds(int num_drafted) const noexcept {
-  if (!is_known()) return 0;
-  const double mean_k = sum_k_ / weight_, mean_t = sum_t_ / weight_;
-  return std::max(std::fma(slope(), num_drafted - mean_k, mean_t), mean_t / 64);
-}
-
 inline double AdaptiveDraft::expected_tokens(int num_drafted) const noexcept {
   double tokens = 1, reached = first_.value();
   for (int i = 0; i < num_drafted; ++i) {
@@ -128,24 +113,25 @@ inline double AdaptiveDraft::expected_tokens(int num_drafted) const noexcept {
   return tokens;
 }
 
-/// Begins at 20 % of a plain step for each token.
-inline double AdaptiveDraft::draft_seconds(int num_drafted) const noexcept {
-  constexpr double kPriorShare = 0.2, kPriorWeight = 1;
-  const double prior = kPriorShare * verify_seconds(0);
-  return std::fma(prior, kPriorWeight, draft_seconds_) / (drafted_ + kPriorWeight) * num_drafted;
+/// A round's seconds: what a drafted token adds is the same for each, and begins as if one token had
+/// added a quarter of a plain step.
+inline double AdaptiveDraft::seconds(int num_drafted) const noexcept {
+  constexpr double kPriorShare = 0.25, kPriorWeight = 1;
+  const double slope =
+      std::fma(kPriorShare * kPriorWeight, plain_seconds_, sum_kt_) / (sum_kk_ + kPriorWeight);
+  return std::fma(std::max(0.0, slope), num_drafted, plain_seconds_);
 }
 
 inline int AdaptiveDraft::choose() const noexcept {
-  constexpr int kPlainEvery = 128;  // rounds after which the price of a plain step is looked up
-  constexpr int kFirst = 3;         // until drafting was timed
+  constexpr int kFirst = 3;  // until drafting was timed
   constexpr int kProbe = 2;
-  if (!is_known() || rounds_since_plain_ >= kPlainEvery) return 0;
-  const auto seconds = [&](int k) { return draft_seconds(k) + verify_seconds(k); };
-  const double plain = seconds(0);
-  const int most = drafted_ > 0 ? options_.max_tokens : std::min(kFirst, options_.max_tokens);
+  // The price of a plain step is what all else is compared with: looked up often at first.
+  constexpr int kPlainEvery = 64;
+  if (rounds_since_plain_ >= std::min(4 * num_plain_, kPlainEvery)) return 0;
+  const int most = sum_kk_ > 0 ? options_.max_tokens : std::min(kFirst, options_.max_tokens);
   int best = 0, largest = 0;
-  double best_rate = 1 / plain;
-  for (int k = 1; k <= most && seconds(k) / plain - 1 <= account_; ++k) {
+  double best_rate = 1 / plain_seconds_;
+  for (int k = 1; k <= most && seconds(k) / plain_seconds_ - 1 <= account_; ++k) {
     const double rate = expected_tokens(k) / seconds(k);
     largest = k;
     if (rate > best_rate) {
@@ -159,29 +145,32 @@ inline int AdaptiveDraft::choose() const noexcept {
 
 inline void AdaptiveDraft::record(const DraftRound& round) noexcept {
   const int k = round.num_drafted;
-  double t = round.verify_seconds;
   // What takes far longer than ever was interrupted by something else.
   constexpr double kOutlier = 3;
-  if (is_known()) t = std::min(t, kOutlier * verify_seconds(k));
-  constexpr double kKept = 0.97;
-  weight_ = std::fma(weight_, kKept, 1.0);
-  sum_k_ = std::fma(sum_k_, kKept, k);
-  sum_kk_ = std::fma(sum_kk_, kKept, static_cast<double>(k) * k);
-  sum_t_ = std::fma(sum_t_, kKept, t);
-  sum_kt_ = std::fma(sum_kt_, kKept, k * t);
-  rounds_since_plain_ = k == 0 ? 0 : rounds_since_plain_ + 1;
-  if (k > 0) {
-    drafted_ = std::fma(drafted_, kKept, k);
-    draft_seconds_ = std::fma(draft_seconds_, kKept, round.draft_seconds);
+  double t = round.draft_seconds + round.verify_seconds;
+  if (is_known()) t = std::min(t, kOutlier * std::max(seconds(k), plain_seconds_));
+  if (k == 0) {
+    // The mean of the first eight, then an average that forgets. A source that found nothing took
+    // its time, which is not the target's.
+    const double target = std::max(0.0, t - round.draft_seconds);
+    num_plain_ = std::min(num_plain_ + 1, 1000);
+    plain_seconds_ += (target - plain_seconds_) / std::min(num_plain_, 8);
+    rounds_since_plain_ = 0;
+  } else {
+    ++rounds_since_plain_;
+    if (!is_known()) return;
+    constexpr double kKept = 0.95;
+    sum_kk_ = std::fma(sum_kk_, kKept, static_cast<double>(k) * k);
+    sum_kt_ = std::fma(sum_kt_, kKept, k * (t - plain_seconds_));
     first_.record(round.num_accepted > 0 ? 1 : 0, 1);
     // A later token was tried if the one before it was accepted.
     const int num_later = std::min(round.num_accepted, k - 1);
     if (num_later > 0) later_.record(std::max(0, round.num_accepted - 1), num_later);
   }
-  const double plain = verify_seconds(0);
-  if (!(plain > 0)) return;
-  const double steps = (round.draft_seconds + t) / plain;
-  const double gained = k > 0 ? 1 + round.num_accepted - steps : -round.draft_seconds / plain;
+  if (!(plain_seconds_ > 0)) return;
+  const double steps = t / plain_seconds_;
+  const double gained =
+      k > 0 ? 1 + round.num_accepted - steps : -round.draft_seconds / plain_seconds_;
   // Little more than a round may cost: what was gained long ago is not to be spent on probes.
   const double limit = std::max(options_.initial_steps, 6.0);
   account_ = std::min(std::fma(options_.largest_loss, steps, account_ + gained), limit);

@@ -5,8 +5,9 @@
 // proposed, of equally long ones those after the latest. Good for edits of code, summaries that
 // quote, answers that repeat the question; free of any model.
 //
-// Time      O(1) per new token, and per proposal max_candidates comparisons of max_match tokens.
-// Memory    8 to 16 bytes per token, flat: hash chains as of LZ77 compressors.
+// Time      O(1) per new token; per proposal one comparison of the text with the indexed one (1 us
+//           for 4,000 tokens) and max_candidates comparisons of max_match tokens.
+// Memory    16 to 24 bytes per token, flat: hash chains as of LZ77 compressors.
 // Threads   One at a time.
 // Source    Saxena 2023 (prompt lookup decoding); Yang et al. 2023 (LLMA).
 // Layer     speculative: may include core, sampling.

@@ -47,8 +47,8 @@ inline TokenId sample_from(std::span<const double> p, double u);
 inline TokenId rejection_sample(std::span<const double> p, std::span<const double> q,
                                 TokenId draft_token, double u_accept, double u_residual);
 
-/// The same with the next numbers of `rng`, a generator of 32 or 64 random bits such as PhiloxStream
-/// or std::mt19937. Takes as many numbers whatever happens.
+/// The same with the next numbers of `rng`, a generator of 32 or 64 random bits such as
+/// PhiloxStream or std::mt19937. Takes as many numbers whatever happens.
 template <std::uniform_random_bit_generator Rng>
 TokenId rejection_sample(std::span<const double> p, std::span<const double> q, TokenId draft_token,
                          Rng& rng);

@@ -11,8 +11,8 @@
 // cost little more than 1.
 //
 // Accuracy  In the default mode, and with greedy choice in both, tokens are those of plain decoding
-//           (NoDraft) with the same options, whatever is drafted: logits do not depend on the batch,
-//           and each token is drawn by the same sampler from the same random numbers. See
+//           (NoDraft) with the same options, whatever is drafted: logits do not depend on the
+//           batch, and each token is drawn by the same sampler from the same random numbers. See
 //           speculative_sampler.hpp on the other mode.
 // Cache     After each round, the cache holds what plain decoding would hold: all tokens but the
 //           last, and all of them at an end token.
