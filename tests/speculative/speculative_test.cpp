@@ -343,6 +343,63 @@ TEST(SpeculativeDecoder, GoesOnAfterMoreTokensAreAppendedAndAfterTruncation) {
   EXPECT_EQ(converse(lookup, true), want);
 }
 
+TEST(SpeculativeDecoder, BeginsWithTheLogitsOfAPrefill) {
+  FakeModel model({.vocab_size = 7});
+  const SpeculativeOptions options{
+      .max_new_tokens = 15, .draft_tokens = 4, .adapts = false, .sampling = {.temperature = 0.9f}};
+  const Tokens prompt{1, 2, 3};
+  const Tokens want = speculative_decode(NoDraft{}, model, prompt, options).tokens;
+  PromptLookup lookup({.min_match = 1});
+  FakeCache cache(1, 100);
+  SpeculativeDecoder decoder(model, cache, lookup, options);
+  decoder.append(prompt);
+  EXPECT_TRUE(decoder.prefill());
+  EXPECT_EQ(cache.length(0), 3);
+  EXPECT_TRUE(std::equal(decoder.logits().data(), decoder.logits().data() + 7,
+                         model.logits(prompt).begin()));
+  const int passes = model.num_passes;
+  EXPECT_EQ(decoder.step().size(), 1u);
+  EXPECT_EQ(model.num_passes, passes) << "the prompt was evaluated again";
+  while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+  EXPECT_EQ(Tokens(decoder.tokens().begin() + 3, decoder.tokens().end()), want);
+  // With what is cached as a whole, too: as after an end token.
+  EXPECT_TRUE(decoder.prefill());
+  decoder.append({}, 1);
+  cache.truncate(0, 10);
+  EXPECT_TRUE(decoder.prefill());
+  EXPECT_TRUE(decoder.prefill());
+  EXPECT_EQ(decoder.step().size(), 1u);
+  FakeCache small(1, 2);
+  SpeculativeDecoder full(model, small, lookup, options);
+  full.append(prompt);
+  EXPECT_FALSE(full.prefill());
+  EXPECT_EQ(full.end(), SpeculativeEnd::kCacheFull);
+}
+
+TEST(SpeculativeDecoder, MayGoOnAfterEndTokens) {
+  FakeModel model({.vocab_size = 4});
+  SpeculativeOptions options{.max_new_tokens = 30,
+                             .sampling = {.temperature = 1.0f, .min_tokens = 3, .end_tokens = {1}}};
+  PromptLookup lookup({.min_match = 1});
+  EXPECT_EQ(speculative_decode(lookup, model, Tokens{2}, options).end, SpeculativeEnd::kEndToken);
+  options.ends_at_end_tokens = false;
+  const Tokens tokens = speculative_decode(lookup, model, Tokens{2}, options).tokens;
+  EXPECT_EQ(tokens.size(), 30u);
+  EXPECT_GE(std::find(tokens.begin(), tokens.end(), 1) - tokens.begin(), 3);
+  EXPECT_NE(std::find(tokens.begin(), tokens.end(), 1), tokens.end());
+
+  // A text that has ended may be asked for more.
+  options.ends_at_end_tokens = true;
+  FakeCache cache(1, 100);
+  SpeculativeDecoder decoder(model, cache, lookup, options);
+  decoder.append(Tokens{2});
+  for (int i = 0; i < 3; ++i) {
+    while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+    EXPECT_EQ(decoder.end(), SpeculativeEnd::kEndToken);
+    decoder.append({});
+  }
+}
+
 TEST(SpeculativeDecoder, EvaluatesLongPromptsInChunks) {
   FakeModel model({.vocab_size = 11});
   std::mt19937 rng(3);

@@ -67,7 +67,8 @@ struct SpeculativeOptions {
   /// kDistributionExact, where only their distribution does not.
   bool adapts = true;
   SpeculationMode mode = SpeculationMode::kSeedExact;
-  SamplingOptions sampling = {};  ///< its end_tokens end the text, and are not part of it
+  SamplingOptions sampling = {};
+  bool ends_at_end_tokens = true;  ///< sampling.end_tokens end the text, and are not part of it
   ElementType cache_type = ElementType::kF16;  ///< of the caches that speculative_decode makes
   /// Called with every token as it is drawn, before any later one; the text ends with the token for
   /// which it returns false.
@@ -98,9 +99,14 @@ class SpeculativeDecoder {
   SpeculativeDecoder(Model& model, Cache& cache, Source& source,
                      const SpeculativeOptions& options = {}, int sequence = 0);
 
-  /// Appends tokens to the text: the prompt, later messages. Decoding may go on after it has ended;
-  /// max_new_tokens then counts anew. Output indices go on.
-  void append(std::span<const TokenId> tokens);
+  /// Appends tokens to the text: the prompt, later messages. Decoding may go on after it has ended,
+  /// for as many new tokens as the options or `max_new_tokens` say. Output indices go on.
+  void append(std::span<const TokenId> tokens) { append(tokens, options_.max_new_tokens); }
+  void append(std::span<const TokenId> tokens, int max_new_tokens);
+
+  /// Evaluates the text now, for those who want the logits or the time of a prompt by themselves;
+  /// else the next round does, with its drafts. False if the cache is full.
+  bool prefill();
 
   /// One round. The tokens that it gave, valid until the next call; none once the text has ended.
   std::span<const TokenId> step();
@@ -110,18 +116,21 @@ class SpeculativeDecoder {
   const std::vector<TokenId>& tokens() const noexcept { return text_; }
   const SpeculativeStatistics& statistics() const noexcept { return statistics_; }
   const SpeculativeOptions& options() const noexcept { return options_; }
-  /// Logits of the positions of the last round; row 0 is of the position after the text before it.
+  const AdaptiveDraft& adaptive() const noexcept { return adaptive_; }
+  /// Row 0 is of the position after the text that the last round, or prefill(), began with.
   const Matrix& logits() const noexcept { return logits_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Whether row 0 of logits_ is what follows the text.
+  bool has_logits() const {
+    return is_prefilled_ && static_cast<std::size_t>(cache_.length(sequence_)) == text_.size();
+  }
   int num_to_draft(bool reads_prompt) const;
   void propose(int max_tokens);
   bool evaluate();
   std::size_t draw();
-  void learn(bool reads_prompt, std::size_t num_accepted, double draft_seconds,
-             double verify_seconds);
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -136,6 +145,9 @@ class SpeculativeDecoder {
   SpeculativeStatistics statistics_;
 
   std::vector<TokenId> text_;
+  bool is_prefilled_ = false;    // and nothing was appended since
+  bool is_source_warm_ = false;  // it has seen all that was appended
+  int max_new_tokens_ = 0;
   std::uint64_t output_index_ = 0;                // of the next token
   int num_new_ = 0;                               // tokens since the last append
   SpeculativeEnd end_ = SpeculativeEnd::kLength;  // nothing to continue yet
@@ -182,12 +194,35 @@ SpeculativeDecoder<Model, Cache, Source>::SpeculativeDecoder(Model& model, Cache
 }
 
 template <class Model, SequenceCache Cache, DraftSource Source>
-void SpeculativeDecoder<Model, Cache, Source>::append(std::span<const TokenId> tokens) {
-  text_.insert(text_.end(), tokens.begin(), tokens.end());
-  detail::require(!text_.empty(), ErrorCode::kArgument, "SpeculativeDecoder::append",
+void SpeculativeDecoder<Model, Cache, Source>::append(std::span<const TokenId> tokens,
+                                                      int max_new_tokens) {
+  constexpr std::string_view kOperation = "SpeculativeDecoder::append";
+  detail::require(max_new_tokens >= 0, ErrorCode::kArgument, kOperation,
+                  "max_new_tokens must be at least 0, got ", max_new_tokens);
+  detail::require(!text_.empty() || !tokens.empty(), ErrorCode::kArgument, kOperation,
                   "a text must have at least one token, got none");
+  text_.insert(text_.end(), tokens.begin(), tokens.end());
+  max_new_tokens_ = max_new_tokens;
   num_new_ = 0;
-  end_ = options_.max_new_tokens > 0 ? SpeculativeEnd::kNone : SpeculativeEnd::kLength;
+  is_source_warm_ = false;
+  end_ = max_new_tokens > 0 ? SpeculativeEnd::kNone : SpeculativeEnd::kLength;
+}
+
+template <class Model, SequenceCache Cache, DraftSource Source>
+bool SpeculativeDecoder<Model, Cache, Source>::prefill() {
+  if (static_cast<std::size_t>(cache_.length(sequence_)) == text_.size()) return true;
+  const auto start = Clock::now();
+  draft_.clear();
+  is_prefilled_ = false;
+  if (!evaluate()) {
+    end_ = SpeculativeEnd::kCacheFull;
+    return false;
+  }
+  const auto length = static_cast<std::size_t>(cache_.length(sequence_));
+  cache_.commit(sequence_, std::span<const TokenId>(text_).subspan(length));
+  is_prefilled_ = true;
+  statistics_.prefill_seconds += seconds_since(start);
+  return true;
 }
 
 template <class Model, SequenceCache Cache, DraftSource Source>
@@ -195,23 +230,34 @@ std::span<const TokenId> SpeculativeDecoder<Model, Cache, Source>::step() {
   if (end_ != SpeculativeEnd::kNone) return {};
   num_drawn_ = 0;
   const bool reads_prompt = num_new_ == 0;
+  const bool is_evaluated = has_logits();
+  const bool was_warm = is_source_warm_;
 
   auto start = Clock::now();
-  propose(num_to_draft(reads_prompt));
+  propose(is_evaluated ? 0 : num_to_draft(reads_prompt));
   const double draft_seconds = seconds_since(start);
 
   start = Clock::now();
-  if (!evaluate()) {
+  if (!is_evaluated && !evaluate()) {
     end_ = SpeculativeEnd::kCacheFull;
     return {};
   }
+  is_prefilled_ = false;
   const double verify_seconds = seconds_since(start);
 
   start = Clock::now();
   const std::size_t num_accepted = draw();
   statistics_.sampling_seconds += seconds_since(start);
   statistics_.record(draft_.tokens.size(), num_accepted, num_drawn_);
-  learn(reads_prompt, num_accepted, draft_seconds, verify_seconds);
+  statistics_.draft_seconds += draft_seconds;
+  (reads_prompt ? statistics_.prefill_seconds : statistics_.verify_seconds) += verify_seconds;
+  // What a prompt costs, model or source, is no measure of later rounds.
+  if (!reads_prompt && was_warm == is_source_warm_) {
+    adaptive_.record({.num_drafted = static_cast<int>(draft_.tokens.size()),
+                      .num_accepted = static_cast<int>(num_accepted),
+                      .draft_seconds = draft_seconds,
+                      .verify_seconds = verify_seconds});
+  }
   return std::span<const TokenId>(text_).last(num_drawn_);
 }
 
@@ -223,13 +269,14 @@ int SpeculativeDecoder<Model, Cache, Source>::num_to_draft(bool reads_prompt) co
                      : reads_prompt   ? std::min(kWithPrompt, options_.draft_tokens)
                                       : adaptive_.choose();
   const int room = cache_.max_seq_len() - static_cast<int>(text_.size());
-  return std::max(0, std::min({wanted, options_.max_new_tokens - num_new_ - 1, room}));
+  return std::max(0, std::min({wanted, max_new_tokens_ - num_new_ - 1, room}));
 }
 
 template <class Model, SequenceCache Cache, DraftSource Source>
 void SpeculativeDecoder<Model, Cache, Source>::propose(int max_tokens) {
   draft_.clear();
   if (max_tokens == 0) return;
+  is_source_warm_ = true;
   const DraftContext context{
       .tokens = text_,
       .output_index = output_index_,
@@ -245,6 +292,9 @@ void SpeculativeDecoder<Model, Cache, Source>::propose(int max_tokens) {
 template <class Model, SequenceCache Cache, DraftSource Source>
 bool SpeculativeDecoder<Model, Cache, Source>::evaluate() {
   const std::size_t size = text_.size();
+  if (static_cast<std::size_t>(cache_.length(sequence_)) == size) {  // its logits are gone
+    cache_.truncate(sequence_, static_cast<int>(size) - 1);
+  }
   const auto restore = [&] { text_.resize(size); };
   for (;;) {
     const auto num_rows = static_cast<Index>(draft_.tokens.size()) + 1;
@@ -280,14 +330,15 @@ std::size_t SpeculativeDecoder<Model, Cache, Source>::draw() {
     const bool is_drafted = i < draft_.tokens.size() && draft_.tokens[i] == token;
     num_accepted += is_drafted ? 1 : 0;
     const std::uint64_t index = output_index_++;
-    if (std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end()) {
+    if (options_.ends_at_end_tokens &&
+        std::find(end_tokens.begin(), end_tokens.end(), token) != end_tokens.end()) {
       end_ = SpeculativeEnd::kEndToken;
       break;
     }
     text_.push_back(token);
     ++num_drawn_;
     ++num_new_;
-    if (num_new_ >= options_.max_new_tokens) end_ = SpeculativeEnd::kLength;
+    if (num_new_ >= max_new_tokens_) end_ = SpeculativeEnd::kLength;
     if (options_.on_token && !options_.on_token({token, index, is_drafted, row})) {
       end_ = SpeculativeEnd::kCallback;
     }
@@ -298,18 +349,6 @@ std::size_t SpeculativeDecoder<Model, Cache, Source>::draw() {
   // Room that was reserved for rejected tokens goes back.
   if (num_committed < num_evaluated) cache_.truncate(sequence_, static_cast<int>(num_committed));
   return num_accepted;
-}
-
-template <class Model, SequenceCache Cache, DraftSource Source>
-void SpeculativeDecoder<Model, Cache, Source>::learn(bool reads_prompt, std::size_t num_accepted,
-                                                     double draft_seconds, double verify_seconds) {
-  statistics_.draft_seconds += draft_seconds;
-  (reads_prompt ? statistics_.prefill_seconds : statistics_.verify_seconds) += verify_seconds;
-  if (reads_prompt || !options_.adapts) return;
-  adaptive_.record({.num_drafted = static_cast<int>(draft_.tokens.size()),
-                    .num_accepted = static_cast<int>(num_accepted),
-                    .draft_seconds = draft_seconds,
-                    .verify_seconds = verify_seconds});
 }
 
 template <class Drafter, LanguageModel Model>
