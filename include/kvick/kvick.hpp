@@ -110,6 +110,17 @@
 #include "kvick/sampling/sampler.hpp"
 #include "kvick/sampling/sampling_options.hpp"
 
+#include "kvick/speculative/adaptive_draft.hpp"
+#include "kvick/speculative/draft_model.hpp"
+#include "kvick/speculative/draft_source.hpp"
+#include "kvick/speculative/evaluate_tail.hpp"
+#include "kvick/speculative/ngram_table.hpp"
+#include "kvick/speculative/prompt_lookup.hpp"
+#include "kvick/speculative/rejection_sampling.hpp"
+#include "kvick/speculative/speculative.hpp"
+#include "kvick/speculative/speculative_sampler.hpp"
+#include "kvick/speculative/statistics.hpp"
+
 #include "kvick/serving/request.hpp"
 #include "kvick/serving/request_book.hpp"
 #include "kvick/serving/scheduler.hpp"

@@ -246,7 +246,7 @@ TEST(GumbelNoise, IsTheFormulaOfItsWords) {
     const auto token = static_cast<TokenId>(random() >> 33);
     const auto want = static_cast<double>(naive_noise(seed, index, token));
     // A relative error e of the inner logarithm moves the outer one by e; both have 0.55 ulp.
-    const double u = detail::gumbel_uniform(seed, index, token);
+    const double u = detail::keyed_uniform(seed, index, token, detail::Draw::kGumbel);
     const double noise = detail::gumbel_noise(u);
     ASSERT_NEAR(noise, want, 0x1p-52 * (1 + std::fabs(want))) << "seed 3, number " << i;
     ASSERT_LT(noise, detail::kMaxGumbelNoise);
@@ -264,7 +264,8 @@ TEST(GumbelNoise, BoundHoldsForTheLargestUniform) {
 TEST(GumbelNoise, NearlyAllIsToldToBeBelowAHighLimit) {
   int num_open = 0;
   for (TokenId token = 0; token < 100'000; ++token) {
-    num_open += !detail::is_noise_below(10, detail::gumbel_uniform(1, 2, token));
+    num_open +=
+        !detail::is_noise_below(10, detail::keyed_uniform(1, 2, token, detail::Draw::kGumbel));
   }
   EXPECT_LT(num_open, 50);
   EXPECT_GT(num_open, 0);

@@ -54,6 +54,11 @@ class Sampler {
   TokenId sample(std::span<const float> logits, std::uint64_t output_index,
                  std::span<const TokenId> history = {});
 
+  /// The distribution that sample() draws from: `out` gets a probability per token, 0 for what the
+  /// options exclude. Of greedy choice, 1 for the token it takes.
+  void probabilities(std::span<const float> logits, std::uint64_t output_index,
+                     std::span<const TokenId> history, std::span<double> out);
+
  private:
   struct Candidate {
     float logit;
@@ -68,6 +73,11 @@ class Sampler {
 
   TokenId choose(std::span<const float> logits, std::uint64_t output_index,
                  std::span<const TokenId> history);
+  void distribute(std::span<const float> logits, std::uint64_t output_index,
+                  std::span<const TokenId> history, std::span<double> out);
+  std::span<const float> apply_rules(std::span<const float> logits, std::uint64_t output_index,
+                                     std::span<const TokenId> history);
+  void truncate(std::span<const float> logits);
   void collect(std::span<const float> logits);
   void sort_first(std::size_t count);
   void keep_top_k();
@@ -92,14 +102,21 @@ namespace detail {
   return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-/// The uniform number of one token at one output index: Philox4x32 with key {seed} and counter
-/// {output index, token, kGumbelDraw}.
-inline double gumbel_uniform(std::uint64_t seed, std::uint64_t output_index,
-                             TokenId token) noexcept {
-  constexpr std::uint32_t kGumbelDraw = 0;  // other purposes take other numbers
+/// What a random number is for: each purpose has its own.
+enum class Draw : std::uint32_t {
+  kGumbel = 0,    ///< noise of one token
+  kDraft = 1,     ///< the choice of a drafted token
+  kAccept = 2,    ///< whether a drafted token is accepted
+  kResidual = 3,  ///< the token in place of a rejected one, or after all drafted ones
+};
+
+/// The uniform number of one purpose and token at one output index: Philox4x32 with key {seed} and
+/// counter {output index, token, purpose}.
+inline double keyed_uniform(std::uint64_t seed, std::uint64_t output_index, TokenId token,
+                            Draw purpose) noexcept {
   const auto words = Philox4x32::generate(
       {static_cast<std::uint32_t>(output_index), static_cast<std::uint32_t>(output_index >> 32),
-       static_cast<std::uint32_t>(token), kGumbelDraw},
+       static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(purpose)},
       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
   return uniform_open(words[0], words[1]);
 }
@@ -137,18 +154,60 @@ inline TokenId Sampler::sample(std::span<const float> logits, std::uint64_t outp
 [[gnu::noinline]] inline TokenId Sampler::choose(std::span<const float> logits,
                                                  std::uint64_t output_index,
                                                  std::span<const TokenId> history) {
-  if (rules_.any(output_index)) {
-    adjusted_.assign(logits.begin(), logits.end());
-    rules_.apply(adjusted_, output_index, history);
-    detail::check_logits(adjusted_, "Sampler::sample");
-    logits = adjusted_;
-  }
+  logits = apply_rules(logits, output_index, history);
   if (options().temperature == 0.0f) return detail::index_of_max(logits);
+  truncate(logits);
+  return draw(output_index);
+}
+
+inline void Sampler::probabilities(std::span<const float> logits, std::uint64_t output_index,
+                                   std::span<const TokenId> history, std::span<double> out) {
+  constexpr std::string_view kOperation = "Sampler::probabilities";
+  detail::require(out.size() == logits.size(), ErrorCode::kShape, kOperation,
+                  "out must have a place per logit, ", logits.size(), ", got ", out.size());
+  detail::check_logits(logits, kOperation);
+  const ScopedFpEnvironment fp_environment;
+  distribute(logits, output_index, history, out);
+}
+
+[[gnu::noinline]] inline void Sampler::distribute(std::span<const float> logits,
+                                                  std::uint64_t output_index,
+                                                  std::span<const TokenId> history,
+                                                  std::span<double> out) {
+  logits = apply_rules(logits, output_index, history);
+  std::fill(out.begin(), out.end(), 0.0);
+  const auto of = [&](TokenId token) -> double& { return out[static_cast<std::size_t>(token)]; };
+  if (options().temperature == 0.0f) {
+    of(detail::index_of_max(logits)) = 1.0;
+    return;
+  }
+  truncate(logits);
+  const double temperature = options().temperature;
+  double total = 0.0;  // in the order of candidates_: the same on every machine
+  for (const Candidate& c : candidates_) {
+    const double gap = static_cast<double>(c.logit) - static_cast<double>(best_.logit);
+    of(c.token) = math::exp(gap / temperature);
+    total += of(c.token);
+  }
+  for (const Candidate& c : candidates_) of(c.token) /= total;
+}
+
+inline std::span<const float> Sampler::apply_rules(std::span<const float> logits,
+                                                   std::uint64_t output_index,
+                                                   std::span<const TokenId> history) {
+  if (!rules_.any(output_index)) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  rules_.apply(adjusted_, output_index, history);
+  detail::check_logits(adjusted_, "Sampler::sample");
+  return adjusted_;
+}
+
+/// Leaves in candidates_ what top-k, top-p and min-p keep.
+inline void Sampler::truncate(std::span<const float> logits) {
   collect(logits);
   keep_top_k();
   keep_top_p();
   keep_min_p();
-  return draw(output_index);
 }
 
 inline void Sampler::collect(std::span<const float> logits) {
@@ -223,7 +282,7 @@ inline TokenId Sampler::draw(std::uint64_t output_index) const {
     return static_cast<double>(c.logit) / temperature;
   };
   const auto uniform = [&](const Candidate& c) {
-    return detail::gumbel_uniform(options().seed, output_index, c.token);
+    return detail::keyed_uniform(options().seed, output_index, c.token, detail::Draw::kGumbel);
   };
   Candidate winner = best_;
   double winning_score = scaled(best_) + detail::gumbel_noise(uniform(best_));
