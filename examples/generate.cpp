@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -211,6 +212,18 @@ class Session {
     summary_.num_prompt_tokens += prompt.size();
   }
 
+  /// All tokens become `tokens`. What is cached of the same beginning stays; the rest is evaluated.
+  void read_anew(std::span<const TokenId> tokens) {
+    const auto differs =
+        std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
+    auto num_equal = static_cast<std::size_t>(differs.first - tokens_.begin());
+    // The last token is evaluated again, if only for its logits.
+    num_equal = std::min({num_equal, num_cached(), tokens.size() - 1});
+    cache_.truncate(0, static_cast<int>(num_equal));
+    tokens_.resize(num_equal);
+    read(tokens.subspan(num_equal));
+  }
+
   /// The decoding loop: prints at most `max_new_tokens` new tokens as they come, and returns their
   /// text.
   std::string generate(int max_new_tokens) {
@@ -290,31 +303,94 @@ class Session {
 
 // ---- Conversation ----
 
-std::optional<std::string> next_message(const Options& options, bool is_first) {
-  if (is_first && options.prompt) return options.prompt;
-  for (;;) {
-    if (programs::is_input_a_terminal()) std::fputs("> ", stderr);
-    auto line = programs::read_line();
-    if (!line || !line->empty()) return line;
+/// A conversation that is held with standard input and output, message by message. Each turn
+/// evaluates only what is new, and what the template writes differently than before.
+class Conversation {
+ public:
+  Conversation(const Options& options, const kvick::Tokenizer& tokenizer,
+               const kvick::ChatTemplate& chat, int context, Session& session)
+      : options_(options),
+        tokenizer_(tokenizer),
+        chat_(chat),
+        context_(context),
+        session_(session) {
+    if (options_.system_message) messages_.push_back({"system", *options_.system_message});
   }
-}
 
-/// Message by message, until standard input ends. Each turn evaluates only what is new.
-void converse(const Options& options, const kvick::Tokenizer& tokenizer,
-              const kvick::ChatTemplate& chat, int context, Session& session) {
-  std::vector<kvick::ChatMessage> messages;
-  if (options.system_message) messages.push_back({"system", *options.system_message});
-  while (const auto message = next_message(options, session.num_tokens() == 0)) {
-    messages.push_back({"user", *message});
-    const std::vector<TokenId> prompt = session.num_tokens() == 0
-                                            ? chat.encode(tokenizer, messages)
-                                            : chat.encode_continuation(tokenizer, messages);
-    const int max_new_tokens =
-        num_tokens_to_generate(options, session.num_tokens() + prompt.size(), context);
-    session.read(prompt);
-    messages.push_back({"assistant", session.generate(max_new_tokens)});
+  /// Until standard input ends.
+  void run() {
+    for (bool is_first = true; auto message = next_message(is_first); is_first = false) {
+      messages_.push_back({"user", std::move(*message)});
+      if (!read_messages()) continue;
+      const int max_new_tokens = num_tokens_to_generate(options_, session_.num_tokens(), context_);
+      messages_.push_back({"assistant", session_.generate(max_new_tokens)});
+    }
   }
-}
+
+ private:
+  std::optional<std::string> next_message(bool is_first) const {
+    if (is_first && options_.prompt) return options_.prompt;
+    for (;;) {
+      if (programs::is_input_a_terminal()) std::fputs("> ", stderr);
+      auto line = programs::read_line();
+      if (!line || !line->empty()) return line;
+    }
+  }
+
+  /// False if the newest message does not fit the context; it is forgotten then.
+  bool read_messages() {
+    if (session_.num_tokens() > 0) {
+      const auto more = chat_.encode_continuation(tokenizer_, messages_);
+      if (more && has_room(session_.num_tokens() + more->size(), context_ / 4)) {
+        session_.read(*more);
+        return true;
+      }
+    }
+    std::vector<TokenId> tokens = chat_.encode(tokenizer_, messages_);
+    std::size_t num_forgotten = 0;
+    // An answer has a quarter of the context; who forgets makes more room, for several turns.
+    while (!has_room(tokens.size(), context_ / (num_forgotten == 0 ? 4 : 2)) && forget_oldest()) {
+      ++num_forgotten;
+      tokens = chat_.encode(tokenizer_, messages_);
+    }
+    if (num_forgotten > 0) {
+      std::fprintf(stderr, "(the context is full: the oldest %zu turns are forgotten)\n",
+                   num_forgotten);
+    }
+    if (!has_room(tokens.size(), 1)) {
+      const std::string problem =
+          kvick::detail::concat("a message must fit the context of ", context_,
+                                " tokens with room for an answer, got ", tokens.size(), " tokens");
+      if (!programs::is_input_a_terminal()) throw BadInput(problem);
+      std::fprintf(stderr, "(%s)\n", problem.c_str());
+      messages_.pop_back();
+      return false;
+    }
+    if (tokens.empty()) throw BadInput("the prompt must not be empty");
+    session_.read_anew(tokens);
+    return true;
+  }
+
+  bool has_room(std::size_t num_tokens, int num_new) const {
+    const int wanted = std::min(options_.max_new_tokens, num_new);
+    return num_tokens + static_cast<std::size_t>(wanted) <= static_cast<std::size_t>(context_);
+  }
+
+  /// The oldest message of the user with its answer; false if only the newest is left.
+  bool forget_oldest() {
+    const std::ptrdiff_t first = options_.system_message ? 1 : 0;
+    if (std::ssize(messages_) - first < 3) return false;
+    messages_.erase(messages_.begin() + first, messages_.begin() + first + 2);
+    return true;
+  }
+
+  const Options& options_;
+  const kvick::Tokenizer& tokenizer_;
+  const kvick::ChatTemplate& chat_;
+  int context_;
+  Session& session_;
+  std::vector<kvick::ChatMessage> messages_;
+};
 
 // ---- The program ----
 
@@ -356,7 +432,7 @@ void run(int argc, char** argv) {
 
   Session session(options, tokenizer, model, cache);
   if (chat) {
-    converse(options, tokenizer, *chat, context, session);
+    Conversation(options, tokenizer, *chat, context, session).run();
   } else {
     if (!options.load_cache.empty()) session.load(options.load_cache);
     const int max_new_tokens =

@@ -46,14 +46,15 @@ inline void print(std::string_view text) {
   throw BadInput(std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;  // a long novel has 3 MiB
+
 /// All that is left in `file`, which messages call `what`.
 inline std::string read_all(std::FILE* file, const std::string& what) {
-  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;  // a long novel has 3 MiB
   std::string text;
   char buffer[1 << 16];
   while (const std::size_t count = std::fread(buffer, 1, sizeof buffer, file)) {
     text.append(buffer, count);
-    if (text.size() > kMaxBytes) throw BadInput(what + " must have at most 64 MiB");
+    if (text.size() > kMaxTextBytes) throw BadInput(what + " must have at most 64 MiB");
   }
   if (std::ferror(file)) throw BadInput("cannot read " + what + ": " + std::strerror(errno));
   return text;
@@ -66,17 +67,19 @@ inline std::string read_standard_input() {
   return text;
 }
 
-/// The next line of standard input without its line break, or nothing at the end.
+/// The next line of standard input without its line break (\n or \r\n), or nothing at the end.
 inline std::optional<std::string> read_line() {
   std::string line;
-  for (int c = 0; (c = std::fgetc(stdin)) != EOF;) {
-    if (c == '\n') return line;
+  int c = 0;
+  while ((c = std::fgetc(stdin)) != EOF && c != '\n') {
     line += static_cast<char>(c);
+    if (line.size() > kMaxTextBytes) throw BadInput("a line must have at most 64 MiB");
   }
   if (std::ferror(stdin)) {
     throw BadInput(std::string("cannot read standard input: ") + std::strerror(errno));
   }
-  if (line.empty()) return std::nullopt;
+  if (c == EOF && line.empty()) return std::nullopt;
+  if (line.ends_with('\r')) line.pop_back();
   return line;
 }
 

@@ -82,6 +82,7 @@
 #include "kvick/text/chat_formats.hpp"
 #include "kvick/text/chat_template.hpp"
 #include "kvick/text/end_tokens.hpp"
+#include "kvick/text/jinja_template.hpp"
 #include "kvick/text/merge_table.hpp"
 #include "kvick/text/piece_index.hpp"
 #include "kvick/text/pre_tokenizer.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,20 @@ using Tokens = std::vector<TokenId>;
 
 constexpr char kProgram[] = "kvick-generate";
 
-/// The random model with a byte-level BPE vocabulary of as many tokens, and a ChatML template.
+constexpr char kChatMl[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+/// Tells answers only in part, as the templates of reasoning models do.
+constexpr char kForgetful[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{{ 'said' if m.role == 'assistant' else m.content }}{{ '<|im_end|>\\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+
+/// The random model with a byte-level BPE vocabulary of as many tokens, and a chat template.
 class BytesModel {
  public:
   explicit BytesModel(const std::string& pre_tokenizer = "qwen2",
-                      const std::string& chat_template = "<|im_start|>...<|im_end|>") {
+                      const std::string& chat_template = kChatMl) {
     const kvick::GgufFile file(random_.path());
     kvick::GgufWriter writer;
     for (const kvick::GgufValue& value : file.metadata()) {
@@ -129,15 +139,77 @@ TEST(Chat, EachTurnReadsOnlyWhatIsNewAndEqualsReadingEverything) {
       tokens.push_back(std::stoi(id));
     }
     if (message.empty()) break;
-    messages.push_back({"assistant", "not used"});
+    messages.push_back({"assistant", "stands for what was written"});
     messages.push_back({"user", message});
-    const Tokens more = format.encode_continuation(tokenizer, messages);
+    const Tokens more = format.encode_continuation(tokenizer, messages).value();
     num_read += more.size();
     tokens.insert(tokens.end(), more.begin(), more.end());
   }
   const json summary = json::parse(printed[3]);
   EXPECT_EQ(summary["prompt_tokens"], num_read);
   EXPECT_EQ(summary["generated_tokens"], 36);
+}
+
+TEST(Chat, WhatTheTemplateWritesDifferentlyIsReadAnew) {
+  const BytesModel model("qwen2", kForgetful);
+  const std::vector<std::string> common = {"-m", model.path(), "-n",           "12",    "--temp",
+                                           "0",  "--ids",      "--ignore-eos", "--json"};
+  auto chat = common;
+  chat.insert(chat.end(), {"--chat"});
+  const auto printed = lines(generate(chat, "one\ntwo\nthree\n"));
+  ASSERT_EQ(printed.size(), 4u);
+
+  const kvick::GgufFile file(model.path());
+  const kvick::Tokenizer tokenizer(file);
+  const kvick::ChatTemplate format(file, tokenizer);
+  std::vector<kvick::ChatMessage> messages;
+  std::size_t num_read = 0;
+  Tokens before;
+  for (const std::string message : {"one", "two", "three"}) {
+    messages.push_back({"user", message});
+    const Tokens tokens = format.encode(tokenizer, messages);
+    auto alone = common;
+    alone.insert(alone.end(), {"--prompt-ids", join(tokens)});
+    EXPECT_EQ(printed[messages.size() / 2], lines(generate(alone)).at(0)) << message;
+    num_read += tokens.size() - before.size();  // all that was read for the last turn is kept
+    before = tokens;
+    messages.push_back({"assistant", "any"});
+  }
+  EXPECT_EQ(json::parse(printed[3])["prompt_tokens"], num_read);
+}
+
+TEST(Chat, ALongConversationForgetsItsOldestTurns) {
+  const BytesModel model;
+  std::string input;
+  for (int i = 0; i < 30; ++i) input += "message " + std::to_string(i) + "\n";
+  const auto result = run_program(kProgram,
+                                  {"-m", model.path(), "--chat", "--system", "Be brief.", "-c",
+                                   "160", "-n", "8", "--ids", "--ignore-eos", "--temp", "0"},
+                                  {.input = input});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const auto answers = lines(result.out);
+  ASSERT_EQ(answers.size(), 30u);
+  for (const std::string& answer : answers) {
+    EXPECT_EQ(std::count(answer.begin(), answer.end(), ','), 7) << answer;  // 8 tokens
+  }
+  EXPECT_NE(result.err.find("turns are forgotten"), std::string::npos) << result.err;
+  // One message that is too long is refused.
+  expect_refusal(kProgram, {"-m", model.path(), "--chat", "-c", "160"}, "context of 160",
+                 {.input = std::string(200, 'x') + "\n"});
+}
+
+TEST(Chat, LinesMayEndAsOnOtherSystemsOrNotAtAll) {
+  const BytesModel model;
+  const auto num_read = [&](std::string_view input) {
+    const std::string out =
+        generate({"-m", model.path(), "--chat", "-n", "4", "--ignore-eos", "--json"}, input);
+    return json::parse(lines(out).back())["prompt_tokens"].get<int>();
+  };
+  const int want = num_read("one\ntwo\n");
+  EXPECT_EQ(num_read("one\r\n\r\ntwo\r\n"), want);
+  EXPECT_EQ(num_read("one\ntwo"), want);
+  EXPECT_EQ(num_read("one\ntwo\r\r\n"), want + 1);
+  EXPECT_EQ(num_read(std::string("\xFF\xE4\0\ntwo\n", 8)), want);  // any bytes are a message
 }
 
 TEST(Chat, EndsWhenInputDoes) {

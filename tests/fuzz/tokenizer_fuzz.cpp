@@ -2,7 +2,7 @@
 // libFuzzer: any text, under any vocabulary, encodes to valid ids and decodes to valid UTF-8.
 //
 // The first bytes make the vocabulary (pieces of up to 4 bytes with types and scores, or merges of
-// pieces so far), the rest is the text, which is also a message of a conversation.
+// pieces so far), the rest is the text, which is also a message of a conversation and a template.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -117,6 +117,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                    tokenizer.vocabulary());
     const kvick::ChatMessage messages[] = {{"user", std::string(input)}};
     (void)chat.encode(tokenizer, messages);
+    try {
+      // As the template itself, all of whose text is then markup but for the message.
+      for (const kvick::ChatText& part : kvick::JinjaTemplate(input).render(messages, {})) {
+        expect(!part.text.empty(), "parts have text");
+      }
+    } catch (const kvick::Error&) {
+      // What is no template.
+    }
     const std::vector<std::string> stops = {std::string(input.substr(0, 3)) + "x"};
     kvick::StopMatcher matcher(stops);
     (void)matcher.push(input);

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MIT
-// How families of chat models write a conversation, and which family a template belongs to.
+// How families of chat models write a conversation, for files that do not carry their template or
+// carry one that cannot be run. Each is a program in Jinja of our own.
 //
-// Model files carry their template as a program in Jinja. It is not run: templates in use belong to
-// a few families, which differ in the marks around a message. A family is recognized by marks that
-// no other has, and a template of none is an error, never a guess.
-//
-// Left out are tools, and default system messages, except where a template states one in full.
+// Left out are tools and default system messages. Where a family has no place for a system message,
+// its program refuses one (ChatTemplate then puts it before the first message of the user).
 //
 // Threads   Pure functions.
 // Source    tokenizer.chat_template of the models; names as in llama.cpp where it has the family.
 // Layer     text.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -54,228 +51,134 @@ inline std::string_view name(ChatFamily family);
 /// The family of that name; an unknown name is Error(kArgument) that lists the known ones.
 inline ChatFamily parse_chat_family(std::string_view name);
 
-/// The family that a file's tokenizer.chat_template belongs to; Error(kUnsupported) if none is
-/// known.
-inline ChatFamily recognize_chat_family(std::string_view chat_template);
-
 // ---- Implementation: nothing below is API ----
 
 namespace detail {
 
-/// What stands before and after a message. {bos} and {eos} are the vocabulary's tokens.
-struct ChatFrame {
-  std::string_view before;
-  std::string_view after;
-};
-
-struct ChatStyle {
-  bool system_joins_user = false;      // a system message stands within the next user message
-  bool trims = false;                  // white space around messages is dropped
-  bool trims_assistant = false;        // around the assistant's only
-  std::string_view system_start = {};  // begins every system message; then there always is one
-};
-
 struct ChatFormat {
   ChatFamily family;
   std::string_view name;
-  std::string_view start;
-  ChatFrame system;
-  ChatFrame user;
-  ChatFrame assistant;
-  std::string_view answer;  // what the model's answer follows
-  ChatStyle style = {};
+  std::string_view source;  // in Jinja
 };
 
-// U+FF5C and U+2581 stand in DeepSeek's marks.
+// U+FF5C stands in DeepSeek's marks.
 inline constexpr ChatFormat kChatFormats[] = {
-    {ChatFamily::kChatMl,
-     "chatml",
-     "",
-     {"<|im_start|>system\n", "<|im_end|>\n"},
-     {"<|im_start|>user\n", "<|im_end|>\n"},
-     {"<|im_start|>assistant\n", "<|im_end|>\n"},
-     "<|im_start|>assistant\n"},
-    {ChatFamily::kLlama2,
-     "llama2",
-     "",
-     {"<<SYS>>\n", "\n<</SYS>>\n\n"},
-     {"{bos}[INST] ", " [/INST]"},
-     {" ", " {eos}"},
-     "",
-     {.system_joins_user = true, .trims = true}},
-    {ChatFamily::kLlama3,
-     "llama3",
-     "{bos}",
-     {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-     {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-     {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
-     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     {.trims = true}},
-    {ChatFamily::kLlama31,
-     "llama3.1",
-     "{bos}",
-     {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-     {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-     {"<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"},
-     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-     {.trims = true,
-      // The templates' own date where none is given: the same prompt on every day.
-      .system_start = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"}},
-    {ChatFamily::kLlama4,
-     "llama4",
-     "{bos}",
-     {"<|header_start|>system<|header_end|>\n\n", "<|eot|>"},
-     {"<|header_start|>user<|header_end|>\n\n", "<|eot|>"},
-     {"<|header_start|>assistant<|header_end|>\n\n", "<|eot|>"},
-     "<|header_start|>assistant<|header_end|>\n\n",
-     {.trims = true}},
-    {ChatFamily::kMistralV0,
-     "mistral-v0",
-     "{bos}",
-     {"", "\n\n"},
-     {"[INST] ", " [/INST]"},
-     {"", "{eos}"},
-     "",
-     {.system_joins_user = true}},
-    {ChatFamily::kMistralV1,
-     "mistral-v1",
-     "{bos}",
-     {"", "\n\n"},
-     {" [INST] ", " [/INST]"},
-     {" ", "{eos}"},
-     "",
-     {.system_joins_user = true}},
-    {ChatFamily::kMistralV3,
-     "mistral-v3",
-     "{bos}",
-     {"", "\n\n"},
-     {"[INST] ", "[/INST]"},
-     {" ", "{eos}"},
-     "",
-     {.system_joins_user = true, .trims_assistant = true}},
-    {ChatFamily::kMistralV3Tekken,
-     "mistral-v3-tekken",
-     "{bos}",
-     {"", "\n\n"},
-     {"[INST]", "[/INST]"},
-     {"", "{eos}"},
-     "",
-     {.system_joins_user = true}},
-    {ChatFamily::kMistralV7,
-     "mistral-v7",
-     "{bos}",
-     {"[SYSTEM_PROMPT] ", "[/SYSTEM_PROMPT]"},
-     {"[INST] ", "[/INST]"},
-     {" ", "{eos}"},
-     ""},
-    {ChatFamily::kMistralV7Tekken,
-     "mistral-v7-tekken",
-     "{bos}",
-     {"[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"},
-     {"[INST]", "[/INST]"},
-     {"", "{eos}"},
-     ""},
-    {ChatFamily::kGemma,
-     "gemma",
-     "{bos}",
-     {"", "\n\n"},
-     {"<start_of_turn>user\n", "<end_of_turn>\n"},
-     {"<start_of_turn>model\n", "<end_of_turn>\n"},
-     "<start_of_turn>model\n",
-     {.system_joins_user = true, .trims = true}},
-    {ChatFamily::kPhi3,
-     "phi3",
-     "",
-     {"<|system|>\n", "<|end|>\n"},
-     {"<|user|>\n", "<|end|>\n"},
-     {"<|assistant|>\n", "<|end|>\n"},
-     "<|assistant|>\n"},
-    {ChatFamily::kPhi4,
-     "phi4",
-     "",
-     {"<|im_start|>system<|im_sep|>", "<|im_end|>"},
-     {"<|im_start|>user<|im_sep|>", "<|im_end|>"},
-     {"<|im_start|>assistant<|im_sep|>", "<|im_end|>"},
-     "<|im_start|>assistant<|im_sep|>"},
-    {ChatFamily::kPhi4Mini,
-     "phi4-mini",
-     "",
-     {"<|system|>", "<|end|>"},
-     {"<|user|>", "<|end|>"},
-     {"<|assistant|>", "<|end|>"},
-     "<|assistant|>"},
-    {ChatFamily::kZephyr,
-     "zephyr",
-     "",
-     {"<|system|>\n", "{eos}\n"},
-     {"<|user|>\n", "{eos}\n"},
-     {"<|assistant|>\n", "{eos}\n"},
-     "<|assistant|>\n"},
-    {ChatFamily::kDeepSeekCoder,
-     "deepseek",
-     "{bos}",
-     {"", ""},
-     {"### Instruction:\n", "\n"},
-     {"### Response:\n", "\n<|EOT|>\n"},
-     "### Response:\n"},
-    {ChatFamily::kDeepSeek2,
-     "deepseek2",
-     "{bos}",
-     {"", "\n\n"},
-     {"User: ", "\n\n"},
-     {"Assistant: ", "{eos}"},
-     "Assistant:"},
-    {ChatFamily::kDeepSeek3,
-     "deepseek3",
-     "{bos}",
-     {"", ""},
-     {"<｜User｜>", ""},
-     {"<｜Assistant｜>", "{eos}"},
-     "<｜Assistant｜>"},
-    {ChatFamily::kCommandR,
-     "command-r",
-     "{bos}",
-     {"<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
-     {"<|START_OF_TURN_TOKEN|><|USER_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
-     {"<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", "<|END_OF_TURN_TOKEN|>"},
-     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
-     {.trims = true}},
-    {ChatFamily::kChatGlm4,
-     "chatglm4",
-     "[gMASK]<sop>",
-     {"<|system|>\n", ""},
-     {"<|user|>\n", ""},
-     {"<|assistant|>\n", ""},
-     "<|assistant|>\n"},
-    {ChatFamily::kFalcon3,
-     "falcon3",
-     "",
-     {"<|system|>\n", "\n"},
-     {"<|user|>\n", "\n"},
-     {"<|assistant|>\n", "{eos}\n"},
-     "<|assistant|>\n"},
-    {ChatFamily::kGranite,
-     "granite",
-     "",
-     {"<|start_of_role|>system<|end_of_role|>", "<|end_of_text|>\n"},
-     {"<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>\n"},
-     {"<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>\n"},
-     "<|start_of_role|>assistant<|end_of_role|>"},
-    {ChatFamily::kOpenChat,
-     "openchat",
-     "{bos}",
-     {"", "<|end_of_turn|>"},
-     {"GPT4 Correct User: ", "<|end_of_turn|>"},
-     {"GPT4 Correct Assistant: ", "<|end_of_turn|>"},
-     "GPT4 Correct Assistant:"},
-    {ChatFamily::kExaone3,
-     "exaone3",
-     "",
-     {"[|system|]", "[|endofturn|]\n"},
-     {"[|user|]", "\n"},
-     {"[|assistant|]", "[|endofturn|]\n"},
-     "[|assistant|]",
-     {.trims = true}},
+    {ChatFamily::kChatMl, "chatml",
+     R"({% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }})"
+     R"({% endfor %}{{ '<|im_start|>assistant\n' }})"},
+    {ChatFamily::kLlama2, "llama2",
+     R"({% set system = '' %}{% if messages[0].role == 'system' %})"
+     R"({% set system = '<<SYS>>\n' ~ messages[0].content ~ '\n<</SYS>>\n\n' %})"
+     R"({% set messages = messages[1:] %}{% endif %})"
+     R"({% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('not here') }})"
+     R"({% elif m.role == 'user' %}{% set text = (system if loop.first else '') ~ m.content %})"
+     R"({{ bos_token ~ '[INST] ' ~ text.strip() ~ ' [/INST]' }})"
+     R"({% else %}{{ ' ' ~ m.content.strip() ~ ' ' ~ eos_token }}{% endif %}{% endfor %})"},
+    {ChatFamily::kLlama3, "llama3",
+     R"({{ bos_token }}{% for m in messages %})"
+     R"({{ '<|start_header_id|>' ~ m.role ~ '<|end_header_id|>\n\n' }})"
+     R"({{ m.content | trim ~ '<|eot_id|>' }}{% endfor %})"
+     R"({{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"},
+    // The date is the one of the models' own templates where none is given.
+    {ChatFamily::kLlama31, "llama3.1",
+     R"({{ bos_token }}{% set system = '' %}{% if messages[0].role == 'system' %})"
+     R"({% set system = messages[0].content | trim %}{% set messages = messages[1:] %}{% endif %})"
+     R"({{ '<|start_header_id|>system<|end_header_id|>\n\n' }})"
+     R"({{ 'Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n' }})"
+     R"({{ system ~ '<|eot_id|>' }}{% for m in messages %})"
+     R"({{ '<|start_header_id|>' ~ m.role ~ '<|end_header_id|>\n\n' }})"
+     R"({{ m.content | trim ~ '<|eot_id|>' }}{% endfor %})"
+     R"({{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"},
+    {ChatFamily::kLlama4, "llama4",
+     R"({{ bos_token }}{% for m in messages %})"
+     R"({{ '<|header_start|>' ~ m.role ~ '<|header_end|>\n\n' ~ m.content | trim ~ '<|eot|>' }})"
+     R"({% endfor %}{{ '<|header_start|>assistant<|header_end|>\n\n' }})"},
+    {ChatFamily::kMistralV0, "mistral-v0",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ '[INST] ' ~ m.content ~ ' [/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ m.content ~ eos_token }}{% else %}{{ raise_exception('no system') }}{% endif %})"
+     R"({% endfor %})"},
+    {ChatFamily::kMistralV1, "mistral-v1",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ ' [INST] ' ~ m.content ~ ' [/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ ' ' ~ m.content ~ eos_token }}{% else %}{{ raise_exception('no system') }}{% endif %})"
+     R"({% endfor %})"},
+    {ChatFamily::kMistralV3, "mistral-v3",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ '[INST] ' ~ m.content ~ '[/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ ' ' ~ m.content | trim ~ eos_token }}{% else %}{{ raise_exception('no system') }})"
+     R"({% endif %}{% endfor %})"},
+    {ChatFamily::kMistralV3Tekken, "mistral-v3-tekken",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ '[INST]' ~ m.content ~ '[/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ m.content ~ eos_token }}{% else %}{{ raise_exception('no system') }}{% endif %})"
+     R"({% endfor %})"},
+    {ChatFamily::kMistralV7, "mistral-v7",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ '[INST] ' ~ m.content ~ '[/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ ' ' ~ m.content ~ eos_token }}{% else %})"
+     R"({{ '[SYSTEM_PROMPT] ' ~ m.content ~ '[/SYSTEM_PROMPT]' }}{% endif %}{% endfor %})"},
+    {ChatFamily::kMistralV7Tekken, "mistral-v7-tekken",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'user' %})"
+     R"({{ '[INST]' ~ m.content ~ '[/INST]' }}{% elif m.role == 'assistant' %})"
+     R"({{ m.content ~ eos_token }}{% else %})"
+     R"({{ '[SYSTEM_PROMPT]' ~ m.content ~ '[/SYSTEM_PROMPT]' }}{% endif %}{% endfor %})"},
+    {ChatFamily::kGemma, "gemma",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'system' %})"
+     R"({{ raise_exception('no system') }}{% endif %})"
+     R"({{ '<start_of_turn>' ~ ('model' if m.role == 'assistant' else 'user') ~ '\n' }})"
+     R"({{ m.content | trim ~ '<end_of_turn>\n' }}{% endfor %}{{ '<start_of_turn>model\n' }})"},
+    {ChatFamily::kPhi3, "phi3",
+     R"({% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content ~ '<|end|>\n' }}{% endfor %})"
+     R"({{ '<|assistant|>\n' }})"},
+    {ChatFamily::kPhi4, "phi4",
+     R"({% for m in messages %})"
+     R"({{ '<|im_start|>' ~ m.role ~ '<|im_sep|>' ~ m.content ~ '<|im_end|>' }}{% endfor %})"
+     R"({{ '<|im_start|>assistant<|im_sep|>' }})"},
+    {ChatFamily::kPhi4Mini, "phi4-mini",
+     R"({% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content ~ '<|end|>' }}{% endfor %})"
+     R"({{ '<|assistant|>' }})"},
+    {ChatFamily::kZephyr, "zephyr",
+     R"({% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content ~ eos_token ~ '\n' }})"
+     R"({% endfor %}{{ '<|assistant|>\n' }})"},
+    {ChatFamily::kDeepSeekCoder, "deepseek",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }})"
+     R"({% elif m.role == 'user' %}{{ '### Instruction:\n' ~ m.content ~ '\n' }}{% else %})"
+     R"({{ '### Response:\n' ~ m.content ~ '\n<|EOT|>\n' }}{% endif %}{% endfor %})"
+     R"({{ '### Response:\n' }})"},
+    {ChatFamily::kDeepSeek2, "deepseek2",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content ~ '\n\n' }})"
+     R"({% elif m.role == 'user' %}{{ 'User: ' ~ m.content ~ '\n\n' }}{% else %})"
+     R"({{ 'Assistant: ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}{{ 'Assistant:' }})"},
+    {ChatFamily::kDeepSeek3, "deepseek3",
+     R"({{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }})"
+     R"({% elif m.role == 'user' %}{{ '<｜User｜>' ~ m.content }}{% else %})"
+     R"({{ '<｜Assistant｜>' ~ m.content ~ eos_token }}{% endif %}{% endfor %})"
+     R"({{ '<｜Assistant｜>' }})"},
+    {ChatFamily::kCommandR, "command-r",
+     R"({{ bos_token }}{% for m in messages %}{{ '<|START_OF_TURN_TOKEN|>' }})"
+     R"({{ '<|CHATBOT_TOKEN|>' if m.role == 'assistant' else '<|' ~ m.role | upper ~ '_TOKEN|>' }})"
+     R"({{ m.content | trim ~ '<|END_OF_TURN_TOKEN|>' }}{% endfor %})"
+     R"({{ '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }})"},
+    {ChatFamily::kChatGlm4, "chatglm4",
+     R"({{ '[gMASK]<sop>' }}{% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content }})"
+     R"({% endfor %}{{ '<|assistant|>\n' }})"},
+    {ChatFamily::kFalcon3, "falcon3",
+     R"({% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content }})"
+     R"({{ (eos_token if m.role == 'assistant' else '') ~ '\n' }}{% endfor %})"
+     R"({{ '<|assistant|>\n' }})"},
+    {ChatFamily::kGranite, "granite",
+     R"({% for m in messages %}{{ '<|start_of_role|>' ~ m.role ~ '<|end_of_role|>' }})"
+     R"({{ m.content ~ '<|end_of_text|>\n' }}{% endfor %})"
+     R"({{ '<|start_of_role|>assistant<|end_of_role|>' }})"},
+    {ChatFamily::kOpenChat, "openchat",
+     R"({{ bos_token }}{% for m in messages %})"
+     R"({{ '' if m.role == 'system' else 'GPT4 Correct ' ~ m.role | title ~ ': ' }})"
+     R"({{ m.content ~ '<|end_of_turn|>' }}{% endfor %}{{ 'GPT4 Correct Assistant:' }})"},
+    {ChatFamily::kExaone3, "exaone3",
+     R"({% for m in messages %}{{ '[|' ~ m.role ~ '|]' ~ m.content | trim }})"
+     R"({{ ('' if m.role == 'user' else '[|endofturn|]') ~ '\n' }}{% endfor %})"
+     R"({{ '[|assistant|]' }})"},
 };
 
 inline const ChatFormat& chat_format(ChatFamily family) {
@@ -294,14 +197,6 @@ inline std::string chat_family_names() {
   return names;
 }
 
-/// A template may write a line break within a literal as it is or as \n.
-inline bool has_line_after(std::string_view source, std::string_view mark) {
-  const std::string as_is = std::string(mark) + "\n";
-  const std::string escaped = std::string(mark) + "\\n";
-  return source.find(as_is) != std::string_view::npos ||
-         source.find(escaped) != std::string_view::npos;
-}
-
 }  // namespace detail
 
 inline std::string_view name(ChatFamily family) { return detail::chat_format(family).name; }
@@ -313,45 +208,6 @@ inline ChatFamily parse_chat_family(std::string_view name) {
   throw Error(ErrorCode::kArgument, "parse_chat_family",
               detail::concat("chat family must be one of ", detail::chat_family_names(), ", got ",
                              detail::in_quotes(name)));
-}
-
-inline ChatFamily recognize_chat_family(std::string_view source) {
-  const auto has = [&](std::string_view mark) { return source.find(mark) != std::string::npos; };
-  using enum ChatFamily;
-  if (has("<|im_start|>") && has("<|im_sep|>")) return kPhi4;
-  // SmolVLM begins its turns otherwise.
-  if (has("<|im_start|>") && has("<|im_end|>") && !has("<end_of_utterance>")) return kChatMl;
-  if (has("[INST]")) {
-    if (has("[SYSTEM_PROMPT]")) return has("[INST] ") ? kMistralV7 : kMistralV7Tekken;
-    if (has("<<SYS>>")) return kLlama2;
-    if (has(" [INST]") && has(" [/INST]")) return kMistralV1;
-    if (has("[AVAILABLE_TOOLS]")) return has("[INST] ") ? kMistralV3 : kMistralV3Tekken;
-    if (has("[INST] ") && has(" [/INST]")) return kMistralV0;
-  }
-  if (has("<|start_header_id|>") && has("<|eot_id|>")) {
-    return has("Cutting Knowledge Date: December 2023") ? kLlama31 : kLlama3;
-  }
-  if (has("<|header_start|>") && has("<|eot|>")) return kLlama4;
-  if (has("<start_of_turn>") && has("<end_of_turn>")) return kGemma;
-  if (has("[gMASK]<sop>")) return kChatGlm4;
-  if (has("<|assistant|>") && has("<|end|>") && !has("<|channel|>")) {
-    return detail::has_line_after(source, "<|end|>") ? kPhi3 : kPhi4Mini;
-  }
-  if (has("<|user|>") && has("<|assistant|>")) {
-    if (has("<|user|>\\n' + message['content'] + eos_token")) return kZephyr;
-    if (has("<|user|>\\n' + message['content'] + '\\n'")) return kFalcon3;
-  }
-  if (has("### Instruction:") && has("<|EOT|>")) return kDeepSeekCoder;
-  if (has("'Assistant: ' + message['content'] + eos_token")) return kDeepSeek2;
-  if (has("<｜User｜>") && has("<｜Assistant｜>")) return kDeepSeek3;
-  if (has("<|START_OF_TURN_TOKEN|>") && has("<|CHATBOT_TOKEN|>")) return kCommandR;
-  if (has("<|start_of_role|>") && has("<|end_of_text|>")) return kGranite;
-  if (has("GPT4 Correct ")) return kOpenChat;
-  if (has("[|assistant|]") && has("[|endofturn|]") && !has("[|tool|]")) return kExaone3;
-  throw Error(ErrorCode::kUnsupported, "ChatTemplate",
-              detail::concat("the file's chat template must be of a known family, got ",
-                             detail::in_quotes(source),
-                             "; choose the family it is like: ", detail::chat_family_names()));
 }
 
 }  // namespace kvick::inline v0_1

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which tokens end a generation.
+// Which tokens end a generation, and which are marks of a chat.
 //
 // A file names eos and perhaps eot and eom, but chat models end their turn with other marks as
 // well, and some files give such a mark the type of plain text. So the marks in use are known by
@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <iterator>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -25,6 +26,9 @@ namespace kvick::inline v0_1 {
 /// `vocabulary`, the marks become control tokens and fill in eot_id and eom_id where those are
 /// missing.
 inline std::vector<TokenId> mark_end_tokens(Vocabulary& vocabulary);
+
+/// Whether a piece is a mark between the messages of a chat, such as <|im_start|> or [INST].
+constexpr bool is_chat_mark(std::string_view piece) noexcept;
 
 // ---- Implementation: nothing below is API ----
 
@@ -55,7 +59,23 @@ inline bool is_markup_text(const Vocabulary& vocabulary, std::size_t id) {
          piece.find("\xEF\xBD\x9C") == std::string_view::npos;  // U+FF5C, DeepSeek's bar
 }
 
+inline constexpr std::string_view kChatMarks[] = {
+    "[INST]",          "[/INST]",       "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+    "<start_of_turn>", "<end_of_turn>", "[gMASK]",         "<sop>",
+    "[|system|]",      "[|user|]",      "[|assistant|]",   "[|endofturn|]"};
+
 }  // namespace detail
+
+constexpr bool is_chat_mark(std::string_view piece) noexcept {
+  constexpr std::string_view kWideBar = "\xEF\xBD\x9C";  // U+FF5C
+  const auto is_between = [&](std::string_view bar) {
+    return piece.size() > 2 * (1 + bar.size()) && piece.front() == '<' && piece.back() == '>' &&
+           piece.substr(1).starts_with(bar) && piece.substr(0, piece.size() - 1).ends_with(bar);
+  };
+  return is_between("|") || is_between(kWideBar) ||
+         std::find(std::begin(detail::kChatMarks), std::end(detail::kChatMarks), piece) !=
+             std::end(detail::kChatMarks);
+}
 
 inline std::vector<TokenId> mark_end_tokens(Vocabulary& vocabulary) {
   std::unordered_map<std::string_view, TokenId> ids;  // of the marks; kNoToken if absent

@@ -39,14 +39,14 @@ namespace kvick::inline v0_1 {
 struct EncodeOptions {
   std::optional<bool> add_bos = std::nullopt;  ///< default: what the vocabulary asks for
   std::optional<bool> add_eos = std::nullopt;  ///< default: what the vocabulary asks for
-  /// Whether control and unknown tokens may be written in the text. Leave it off for text from
-  /// users.
+  /// Whether control and unknown tokens, and the marks of chats (is_chat_mark), may be written in
+  /// the text. Leave it off for text from users.
   bool parse_special = false;
   /// Whether the text goes on after other text: then no space is put before it.
   bool continues_text = false;
 };
 
-/// A part of a text, and whether control and unknown tokens may be written in it.
+/// A part of a text, and whether control tokens and the like may be written in it.
 struct TextPart {
   std::string_view text;
   bool parse_special = false;
@@ -115,7 +115,7 @@ class Tokenizer {
     std::vector<TokenId> end_ids;  // ascending
     Encoder encoder;
     SpecialMatcher user_defined;
-    SpecialMatcher all_special;             // and control and unknown tokens
+    SpecialMatcher all_special;             // and those that text becomes only on request
     std::string bytes;                      // token_bytes of all tokens, one after another
     std::vector<std::size_t> byte_offsets;  // [vocab_size + 1]
   };
@@ -146,11 +146,19 @@ constexpr bool is_mark(TokenType type) noexcept {
   return type == TokenType::kControl || type == TokenType::kUnknown;
 }
 
-inline SpecialMatcher special_matcher(const Vocabulary& vocabulary, bool with_marks) {
+/// Whether text becomes the token only on request. Some files give the marks of a chat the type of
+/// user-defined tokens: a message must not write them either.
+inline bool needs_request(const Vocabulary& vocabulary, std::size_t id) {
+  const TokenType type = vocabulary.types[id];
+  return is_mark(type) || (type == TokenType::kUserDefined && is_chat_mark(vocabulary.pieces[id]));
+}
+
+inline SpecialMatcher special_matcher(const Vocabulary& vocabulary, bool with_requested) {
   std::vector<std::pair<std::string, TokenId>> tokens;
   for (std::size_t id = 0; id < vocabulary.pieces.size(); ++id) {
     const TokenType type = vocabulary.types[id];
-    if (type == TokenType::kUserDefined || (with_marks && is_mark(type))) {
+    const bool is_special = is_mark(type) || type == TokenType::kUserDefined;
+    if (is_special && (with_requested || !needs_request(vocabulary, id))) {
       tokens.emplace_back(vocabulary.pieces[id], static_cast<TokenId>(id));
     }
   }
@@ -235,7 +243,7 @@ inline std::vector<TokenId> Tokenizer::encode(std::span<const TextPart> parts,
   std::vector<TokenId> tokens;
   if (add_bos) tokens.push_back(bos_id());
 
-  std::string stretch;        // the text since the last mark
+  std::string stretch;        // the text since the last token that was asked for
   bool owes_a_bos = add_bos;  // the one added stands for one written at the start
   bool continues = options.continues_text;
   bool ends_with_mark = false;
@@ -243,7 +251,8 @@ inline std::vector<TokenId> Tokenizer::encode(std::span<const TextPart> parts,
     std::size_t begin = 0;
     if (part.parse_special) {
       for (const SpecialMatch& match : model_->all_special.find(part.text)) {
-        if (!detail::is_mark(type(match.token))) continue;  // append_stretch finds it again
+        const auto id = static_cast<std::size_t>(match.token);
+        if (!detail::needs_request(vocabulary(), id)) continue;  // append_stretch finds it again
         stretch += part.text.substr(begin, match.offset - begin);
         append_stretch(stretch, continues, tokens);
         const bool is_the_added = owes_a_bos && tokens.size() == 1 && match.token == bos_id();
