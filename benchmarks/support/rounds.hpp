@@ -53,6 +53,8 @@ struct RoundOptions {
   double min_seconds = 0.1;  ///< per probe and round
   /// Pause before each probe: threads of other libraries may spin for 25 ms after their last call.
   double settle_seconds = 0.03;
+  /// Called after every probe with the number of those done and of all.
+  std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
 using kvick::Spread;
@@ -219,6 +221,10 @@ inline RoundsResult Rounds::run(const RoundOptions& options) {
       std::this_thread::sleep_for(std::chrono::duration<double>(options.settle_seconds));
       results[at].seconds.push_back(
           seconds_per_call(probes_[at], num_calls[at], options.min_seconds));
+      if (options.progress) {
+        options.progress(static_cast<std::size_t>(round) * probes_.size() + i + 1,
+                         static_cast<std::size_t>(options.num_rounds) * probes_.size());
+      }
     }
   }
   return RoundsResult(std::move(results));
