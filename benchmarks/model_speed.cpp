@@ -10,24 +10,22 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kvick/bench/machine.hpp"
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/model/transformer.hpp"
 #include "support/limits.hpp"
+#include "support/model_run.hpp"
 #include "support/report.hpp"
 #include "support/rounds.hpp"
 
 namespace {
-
-using kvick::TokenId;
 
 struct Options {
   std::string model;
@@ -40,88 +38,8 @@ struct Options {
   bool is_plain = false;
 };
 
-/// A model and what it is measured with.
-class ModelRun {
- public:
-  explicit ModelRun(const Options& options)
-      : options_(options),
-        model_(options.model, {.threads = options.threads}),
-        cache_(model_.make_cache(
-            {.max_seq_len = std::max(options.prefill_tokens, options.depth + options.decode_tokens),
-             .element_type = kvick::ElementType::kF16})),
-        logits_(1, model_.vocab_size()) {
-    const auto count = static_cast<unsigned>(cache_.max_seq_len());
-    for (unsigned i = 0; i < count; ++i) {
-      tokens_.push_back(
-          static_cast<TokenId>(i * 7919u % static_cast<unsigned>(model_.vocab_size())));
-    }
-  }
-
-  const kvick::Transformer& model() const { return model_; }
-
-  void prefill() {
-    cache_.truncate(0, 0);
-    forward(options_.prefill_tokens);
-  }
-
-  /// The tokens before the first step are evaluated once, outside of what is timed.
-  void decode() {
-    if (cache_.length(0) < options_.depth) {
-      cache_.truncate(0, 0);
-      forward(options_.depth);
-    }
-    cache_.truncate(0, options_.depth);
-    for (int i = 0; i < options_.decode_tokens; ++i) forward(1);
-  }
-
- private:
-  void forward(int count) {
-    if (!cache_.reserve(0, count)) throw std::runtime_error("the context is too small");
-    const int length = cache_.length(0);
-    const auto next = std::span(tokens_).subspan(static_cast<std::size_t>(length),
-                                                 static_cast<std::size_t>(count));
-    model_.forward(kvick::Batch({0, length, next, 1}), cache_, logits_);
-    cache_.commit(0, next);
-  }
-
-  const Options& options_;
-  kvick::Transformer model_;
-  kvick::Transformer::Cache cache_;
-  kvick::Matrix logits_;
-  std::vector<TokenId> tokens_;
-};
-
-/// Weights of matrix products: of the layers, for every token, and of the output head.
-struct MatrixSizes {
-  double layer_weights = 0;
-  double head_weights = 0;
-  double bytes = 0;
-};
-
-MatrixSizes matrix_sizes(const kvick::GgufFile& file) {
-  MatrixSizes sizes;
-  const bool is_tied = file.find_tensor("output.weight") == nullptr;
-  const std::string head = is_tied ? "token_embd.weight" : "output.weight";
-  for (const kvick::GgufTensor& tensor : file.tensors()) {
-    if (tensor.num_dims != 2 || (tensor.name == "token_embd.weight" && !is_tied)) continue;
-    (tensor.name == head ? sizes.head_weights : sizes.layer_weights) +=
-        static_cast<double>(tensor.num_elements());
-    sizes.bytes += static_cast<double>(tensor.data.size());
-  }
-  return sizes;
-}
-
-/// Peak of this process's memory in bytes; 0 where the system does not tell.
-double peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return 1024.0 * std::stod(line.substr(6));
-  }
-  return 0;
-}
-
-measure::RoundsResult measure_model(ModelRun& run, const Options& options) {
-  const MatrixSizes sizes = matrix_sizes(run.model().file());
+measure::RoundsResult measure_model(measure::ModelRun& run, const Options& options) {
+  const measure::MatrixSizes sizes = measure::matrix_sizes(run.model().file());
   const double prefill_gop =
       2e-9 * (sizes.layer_weights * options.prefill_tokens + sizes.head_weights);
   const double tokens = options.decode_tokens;
@@ -150,7 +68,7 @@ measure::RoundsResult measure_model(ModelRun& run, const Options& options) {
 }
 
 /// Tokens/s alone, once after a warm-up, for comparisons between processes.
-void print_plain(ModelRun& run, const Options& options) {
+void print_plain(measure::ModelRun& run, const Options& options) {
   const measure::Probe prefill{"prefill", [&](kvick::Index) { run.prefill(); }, {}};
   const measure::Probe decode{"decode", [&](kvick::Index) { run.decode(); }, {}};
   nlohmann::ordered_json json;
@@ -162,9 +80,14 @@ void print_plain(ModelRun& run, const Options& options) {
   std::printf("%s\n", json.dump().c_str());
 }
 
+double peak_memory() { return static_cast<double>(kvick::peak_memory_bytes().value_or(0)); }
+
 void run(const Options& options) {
   const double before = peak_memory();
-  ModelRun model(options);
+  kvick::Transformer transformer(options.model, {.threads = options.threads});
+  measure::ModelRun model(transformer, {.prefill_tokens = options.prefill_tokens,
+                                        .decode_tokens = options.decode_tokens,
+                                        .depth = options.depth});
   const double after_load = peak_memory();
   model.prefill();
   const double peak = std::max(peak_memory(), after_load);

@@ -41,6 +41,7 @@
 #include "support/progress_bar.hpp"
 #include "support/system.hpp"
 #include "support/table.hpp"
+#include "support/tensor_types.hpp"
 
 namespace {
 
@@ -69,27 +70,13 @@ struct Options {
   bool is_judging() const { return !judge_text.empty() || !judge_ids.empty(); }
 };
 
-std::string type_names() {
-  std::string names;
-  for (const auto& type : kvick::tensor_types()) {
-    names.append(names.empty() ? "" : ", ").append(type.name);
-  }
-  return names;
-}
-
-TensorType parse_type(const std::string& option, std::string_view text) {
-  for (const auto& type : kvick::tensor_types()) {
-    if (type.name == text) return type.type;
-  }
-  throw BadInput(concat(option, " must be one of ", type_names(), "; got ", in_quotes(text)));
-}
-
 programs::TypeRule parse_rule(const std::string& text) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string::npos || equals == 0) {
     throw BadInput("--tensor-type must be PATTERN=TYPE, got " + in_quotes(text));
   }
-  return {text.substr(0, equals), parse_type("the type of --tensor-type", text.substr(equals + 1))};
+  return {text.substr(0, equals),
+          programs::parse_tensor_type("the type of --tensor-type", text.substr(equals + 1))};
 }
 
 /// Nothing if help was asked for.
@@ -102,7 +89,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_option("IN.gguf", options.input, "the model; of a split model, the first file")
       ->required();
   app.add_option("OUT.gguf", options.output, "the file to write")->required();
-  app.add_option("--type", type, "of matrices: " + type_names())->type_name("TYPE")->required();
+  app.add_option("--type", type, "of matrices: " + programs::type_names())
+      ->type_name("TYPE")
+      ->required();
   app.add_option("--tensor-type", rules,
                  "another type for matrices whose name matches, '*' being any text; may be "
                  "repeated, the last match counts")
@@ -125,7 +114,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       ->check(CLI::Range(1, std::numeric_limits<int>::max(), "POSITIVE"));
   app.add_flag("--json", options.print_json, "print the results as one line of JSON");
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
-  options.wishes.type = parse_type("--type", type);
+  options.wishes.type = programs::parse_tensor_type("--type", type);
   for (const std::string& rule : rules) options.wishes.rules.push_back(parse_rule(rule));
   return options;
 }

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvick/bench/statistics.hpp"
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 
@@ -52,18 +53,12 @@ struct RoundOptions {
   double min_seconds = 0.1;  ///< per probe and round
   /// Pause before each probe: threads of other libraries may spin for 25 ms after their last call.
   double settle_seconds = 0.03;
+  /// Called after every probe with the number of those done and of all.
+  std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
-/// Of the values of all rounds; quartiles are interpolated.
-struct Spread {
-  double median = 0;
-  double min = 0;
-  double max = 0;
-  double lower_quartile = 0;
-  double upper_quartile = 0;
-};
-
-inline Spread spread_of(std::vector<double> values);
+using kvick::Spread;
+using kvick::spread_of;
 
 /// A probe with the seconds per call of each round.
 struct ProbeResult {
@@ -114,18 +109,6 @@ inline Index calls_within(const Probe& probe, double seconds);
 inline double seconds_per_call(const Probe& probe, Index num_calls, double min_seconds);
 
 // ---- Implementation: nothing below is API ----
-
-inline Spread spread_of(std::vector<double> values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const auto quantile = [&](double q) {
-    const double at = q * static_cast<double>(values.size() - 1);
-    const auto low = static_cast<std::size_t>(at);
-    const std::size_t high = std::min(low + 1, values.size() - 1);
-    return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
-  };
-  return {quantile(0.5), values.front(), values.back(), quantile(0.25), quantile(0.75)};
-}
 
 inline std::vector<double> ProbeResult::rates(const Work& work) const {
   std::vector<double> rates;
@@ -238,6 +221,10 @@ inline RoundsResult Rounds::run(const RoundOptions& options) {
       std::this_thread::sleep_for(std::chrono::duration<double>(options.settle_seconds));
       results[at].seconds.push_back(
           seconds_per_call(probes_[at], num_calls[at], options.min_seconds));
+      if (options.progress) {
+        options.progress(static_cast<std::size_t>(round) * probes_.size() + i + 1,
+                         static_cast<std::size_t>(options.num_rounds) * probes_.size());
+      }
     }
   }
   return RoundsResult(std::move(results));

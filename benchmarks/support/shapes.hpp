@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The linear layers of models that people run on CPUs: what kernels are measured on.
-//
-// Source    The models' configuration files.
 #pragma once
 
 #include <algorithm>
@@ -10,28 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "kvick/bench/synthetic_model.hpp"
 #include "kvick/core/matrix.hpp"
 
 namespace measure {
 
 using kvick::Index;
 
-/// The sizes of a decoder-only model with a gated MLP.
-struct ModelShape {
-  std::string_view name;
-  Index embedding_dim;
-  Index num_heads;
-  Index num_kv_heads;
-  Index head_dim;
-  Index ffn_dim;
-  Index vocab_size;
-};
-
-inline constexpr std::array<ModelShape, 3> kModelShapes = {{
-    {"tinyllama-1.1b", 2048, 32, 4, 64, 5632, 32000},
-    {"llama-3.2-1b", 2048, 32, 8, 64, 8192, 128256},
-    {"qwen2.5-0.5b", 896, 14, 2, 64, 4864, 151936},
-}};
+/// Those whose layers are measured one by one.
+inline constexpr std::array<std::string_view, 3> kMeasuredModels = {"tinyllama-1.1b",
+                                                                    "llama-3.2-1b", "qwen2.5-0.5b"};
 
 /// A matrix [out_features][in_features].
 struct LayerShape {
@@ -45,9 +31,9 @@ struct LayerShape {
 };
 
 /// q, kv (k or v), o unless it has the size of q, gate (or up), down and head.
-inline std::vector<LayerShape> layer_shapes(const ModelShape& model) {
-  const Index query_width = model.num_heads * model.head_dim;
-  const Index key_width = model.num_kv_heads * model.head_dim;
+inline std::vector<LayerShape> layer_shapes(const kvick::ModelShape& model) {
+  const Index query_width = Index{model.num_heads} * model.head_dim;
+  const Index key_width = Index{model.num_kv_heads} * model.head_dim;
   const auto layer = [&](const char* name, Index out_features, Index in_features) {
     return LayerShape{std::string(model.name) + "/" + name, out_features, in_features};
   };
@@ -65,8 +51,8 @@ inline std::vector<LayerShape> layer_shapes(const ModelShape& model) {
 /// Those of every model, each size once: q and o of the three are square, and two models share it.
 inline std::vector<LayerShape> all_layer_shapes() {
   std::vector<LayerShape> shapes;
-  for (const ModelShape& model : kModelShapes) {
-    for (LayerShape& layer : layer_shapes(model)) {
+  for (const std::string_view model : kMeasuredModels) {
+    for (LayerShape& layer : layer_shapes(kvick::find_model_shape(model))) {
       const bool is_new = std::none_of(shapes.begin(), shapes.end(), [&](const LayerShape& other) {
         return other.out_features == layer.out_features && other.in_features == layer.in_features;
       });

@@ -11,10 +11,10 @@
 
 #include "bpe_trainer.hpp"
 #include "kvick/gguf/gguf_writer.hpp"
+#include "kvick/model/llama_metadata.hpp"
 #include "kvick/quant/tensor_type.hpp"
 #include "kvick/text/vocabulary.hpp"
 #include "network.hpp"
-#include "support/model_metadata.hpp"
 
 namespace demo_model {
 
@@ -23,7 +23,7 @@ inline kvick::GgufWriter model_writer(const std::string& name, const NetworkConf
                                       const kvick::Vocabulary& vocabulary,
                                       std::span<const float> parameters) {
   kvick::GgufWriter writer;
-  programs::add_llama_sizes(writer, {.num_layers = config.num_layers,
+  kvick::add_llama_sizes(writer, {.num_layers = config.num_layers,
                                      .max_seq_len = config.max_seq_len,
                                      .embedding_dim = config.embedding_dim,
                                      .ffn_dim = config.ffn_dim,

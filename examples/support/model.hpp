@@ -38,13 +38,8 @@ struct ModelOptions {
   }
 };
 
-/// Adds -c, -t, --kv, --weights and --activations.
-inline void add_model_options(CLI::App& app, ModelOptions& options, int least_context,
-                              const std::string& context_description) {
-  app.add_option("-c,--context", options.context,
-                 context_description + "; default: the model's, at most " +
-                     std::to_string(kMaxDefaultContext))
-      ->check(CLI::Range(least_context, std::numeric_limits<int>::max(), "POSITIVE"));
+/// Adds -t, --kv, --weights and --activations.
+inline void add_run_options(CLI::App& app, ModelOptions& options) {
   app.add_option("-t,--threads", options.threads, "default: what the process may use")
       ->check(CLI::Range(1, std::numeric_limits<int>::max(), "POSITIVE"));
   app.add_option("--kv", options.kv, "how keys and values are stored")
@@ -57,6 +52,16 @@ inline void add_model_options(CLI::App& app, ModelOptions& options, int least_co
   app.add_option("--activations", options.activations, "what quantized weights are multiplied by")
       ->check(CLI::IsMember({"int8", "f32"}))
       ->capture_default_str();
+}
+
+/// Adds -c and those above.
+inline void add_model_options(CLI::App& app, ModelOptions& options, int least_context,
+                              const std::string& context_description) {
+  app.add_option("-c,--context", options.context,
+                 context_description + "; default: the model's, at most " +
+                     std::to_string(kMaxDefaultContext))
+      ->check(CLI::Range(least_context, std::numeric_limits<int>::max(), "POSITIVE"));
+  add_run_options(app, options);
 }
 
 /// The context to use with models that have at most `max_seq_len`.

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvick/bench/text_table.hpp"
 #include "kvick/core/error.hpp"
 
 namespace programs {
@@ -28,11 +29,7 @@ inline std::string printable(std::string_view text) {
   return result;
 }
 
-inline std::string with_decimals(double number, int num_decimals) {
-  char digits[64];
-  std::snprintf(digits, sizeof digits, "%.*f", num_decimals, number);
-  return digits;
-}
+using kvick::with_decimals;
 
 /// 1,234,567
 inline std::string grouped(std::uint64_t number) {
@@ -52,24 +49,9 @@ inline std::string bytes_text(std::uint64_t bytes) {
   return kvick::detail::concat(exact, " (", with_decimals(size, 2), " ", kUnits[unit], ")");
 }
 
-using Rows = std::vector<std::vector<std::string>>;
+using Rows = kvick::TextRows;
 
 /// Each column as wide as its widest cell; the last cell of a row is not padded.
-inline std::string table(const Rows& rows) {
-  std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      text += "  " + row[i];
-      if (i + 1 < row.size()) text.append(widths[i] - row[i].size(), ' ');
-    }
-    text += '\n';
-  }
-  return text;
-}
+inline std::string table(const Rows& rows) { return kvick::text_table(rows); }
 
 }  // namespace programs

@@ -17,7 +17,7 @@
 //           for models whose vocabularies differ in size.
 // Threads   Models run in this thread, with pools of their own; scores of a chunk are computed by
 //           `threads` threads.
-// Source    Kullback and Leibler 1951. Quantiles: Hyndman and Fan 1996, definition 7.
+// Source    Kullback and Leibler 1951.
 // Layer     sampling: may include core, model.
 #pragma once
 
@@ -35,6 +35,7 @@
 #include "kvick/core/fp_environment.hpp"
 #include "kvick/core/math.hpp"
 #include "kvick/core/matrix.hpp"
+#include "kvick/core/statistics.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
@@ -71,23 +72,8 @@ ModelComparison compare_models(Model& model, Reference& reference, std::span<con
 /// same tokens. Infinite if the model excludes a token that the reference does not.
 inline double kl_divergence(std::span<const float> reference_logits, std::span<const float> logits);
 
-/// A mean and how uncertain it is.
-struct MeanEstimate {
-  double mean = 0.0;
-  /// Sample deviation / sqrt(count), as if values were independent. Neighbouring tokens are not
-  /// quite, so the true error may be larger. NaN for a single value and for infinite ones.
-  double standard_error = 0.0;
-};
-
-/// Of at least one value.
-inline MeanEstimate mean_estimate(std::span<const double> values);
-
 /// e^nll; its standard error is that of the nll times the perplexity (first order).
 inline MeanEstimate perplexity(const MeanEstimate& nll) noexcept;
-
-/// The value below which `fraction` of at least one value lies, interpolated between neighbours:
-/// fraction 0.5 is the median.
-inline double quantile(std::span<const double> values, double fraction);
 
 struct ComparisonSummary {
   MeanEstimate nll;
@@ -220,17 +206,6 @@ inline double divergence_sum(std::span<const float> reference_logits,
   return std::max(sum, 0.0);
 }
 
-inline MeanEstimate mean_of(std::span<const double> values) noexcept {
-  const double count = static_cast<double>(values.size());
-  double sum = 0.0;
-  for (const double value : values) sum += value;
-  const double mean = sum / count;
-  double squares = 0.0;
-  for (const double value : values) squares = std::fma(value - mean, value - mean, squares);
-  // One value: 0 / 0 is the NaN that says so.
-  return {mean, std::sqrt(squares / (count - 1.0) / count)};
-}
-
 }  // namespace detail
 
 template <LanguageModel Model>
@@ -290,33 +265,10 @@ inline double kl_divergence(std::span<const float> reference_logits,
                                 LogSoftmax(logits));
 }
 
-inline MeanEstimate mean_estimate(std::span<const double> values) {
-  detail::require(!values.empty(), ErrorCode::kArgument, "mean_estimate",
-                  "values must not be empty");
-  const ScopedFpEnvironment fp_environment;
-  return detail::mean_of(values);
-}
-
 inline MeanEstimate perplexity(const MeanEstimate& nll) noexcept {
   const ScopedFpEnvironment fp_environment;
   const double value = math::exp(nll.mean);
   return {value, value * nll.standard_error};
-}
-
-inline double quantile(std::span<const double> values, double fraction) {
-  constexpr std::string_view kOperation = "quantile";
-  detail::require(!values.empty(), ErrorCode::kArgument, kOperation, "values must not be empty");
-  detail::require(fraction >= 0.0 && fraction <= 1.0, ErrorCode::kArgument, kOperation,
-                  "fraction must be in [0, 1], got ", fraction);
-  std::vector<double> sorted(values.begin(), values.end());
-  std::sort(sorted.begin(), sorted.end());
-  const double position = std::fma(fraction, static_cast<double>(sorted.size() - 1), 0.0);
-  const auto below = static_cast<std::size_t>(position);
-  const double low = sorted[below];
-  const double high = sorted[std::min(below + 1, sorted.size() - 1)];
-  const double weight = position - static_cast<double>(below);
-  // The difference of two infinities is none, and a weight of 0 hides an infinite neighbour.
-  return low == high || weight == 0.0 ? low : std::fma(weight, high - low, low);
 }
 
 inline ComparisonSummary summarize(const ModelComparison& comparison) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The sizes of a model of the Llama architecture, as GGUF stores them.
+//
+// Layer     model: may include gguf.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +9,7 @@
 
 #include "kvick/gguf/gguf_writer.hpp"
 
-namespace programs {
+namespace kvick::inline v0_1 {
 
 struct LlamaSizes {
   int num_layers;
@@ -21,7 +23,11 @@ struct LlamaSizes {
   double rope_base = 10000;
 };
 
-inline void add_llama_sizes(kvick::GgufWriter& writer, const LlamaSizes& sizes) {
+inline void add_llama_sizes(GgufWriter& writer, const LlamaSizes& sizes);
+
+// ---- Implementation: nothing below is API ----
+
+inline void add_llama_sizes(GgufWriter& writer, const LlamaSizes& sizes) {
   const auto add = [&](const char* key, int value) {
     writer.add(std::string("llama.") + key, static_cast<std::uint32_t>(value));
   };
@@ -39,4 +45,4 @@ inline void add_llama_sizes(kvick::GgufWriter& writer, const LlamaSizes& sizes) 
   writer.add("llama.rope.freq_base", static_cast<float>(sizes.rope_base));
 }
 
-}  // namespace programs
+}  // namespace kvick::inline v0_1

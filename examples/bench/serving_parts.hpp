@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+// kvick-bench scheduler: ways of batching the same requests. kvick-bench serve: latencies at rates
+// of arrival.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/session.hpp"
+
+namespace programs::bench {
+
+struct WorkloadPartOptions {
+  int num_requests = 24;
+  int batch_size = 8;
+  int budget = 256;  // tokens of a step with chunks
+  int prompt_low = 16, prompt_high = 192;
+  double output_median = 24;
+  double output_sigma = 0.8;
+  int output_high = 96;
+  int num_prefixes = 0, prefix_tokens = 0;
+  double burstiness = 1;
+  int concurrency = 0;        // closed loop; 0: open
+  std::string trace;          // file; may be empty
+  std::vector<double> rates;  // requests per second; empty: shares of the capacity
+  double ttft_limit_ms = 1000, tpot_limit_ms = 100;
+
+  int max_seq_len() const { return prefix_tokens + prompt_high + output_high; }
+};
+
+namespace detail {
+
+inline kvick::WorkloadOptions workload_options(Session& session,
+                                               const WorkloadPartOptions& options) {
+  const int vocab_size = session.model().vocab_size();
+  kvick::WorkloadOptions workload{
+      .num_requests = options.num_requests,
+      .prompt_tokens = kvick::uniform_length(options.prompt_low, options.prompt_high),
+      .output_tokens = kvick::log_normal_length(options.output_median, options.output_sigma, 1,
+                                                options.output_high),
+      .burstiness = options.burstiness,
+      .max_concurrency = options.concurrency,
+      .num_prefixes = options.num_prefixes,
+      .prefix_tokens = options.prefix_tokens,
+      .seed = session.options().seed,
+      .vocab_size = vocab_size,
+      .min_token = std::min(3, vocab_size - 1)};
+  if (!options.trace.empty()) workload.trace = kvick::parse_trace(read_file(options.trace));
+  return workload;
+}
+
+struct Batching {
+  std::string name;
+  bool is_static;
+  int max_num_batched_tokens;
+};
+
+inline kvick::RunResult run_batching(Session& session, const WorkloadPartOptions& options,
+                                     const Batching& batching, const kvick::Workload& workload,
+                                     const std::string& label) {
+  int longest = options.max_seq_len();
+  for (const kvick::WorkloadRequest& request : workload.requests) {
+    longest =
+        std::max(longest, static_cast<int>(request.prompt.size()) + request.num_output_tokens);
+  }
+  kvick::PlainBatcher batcher(session.model(),
+                              {.max_batch_size = options.batch_size,
+                               .max_seq_len = longest,
+                               .max_num_batched_tokens = batching.max_num_batched_tokens,
+                               .is_static = batching.is_static,
+                               .cache_type = session.options().run.cache_type()});
+  ProgressBar progress(label);
+  return kvick::run_workload(
+      batcher, workload, kvick::SteadyClock(),
+      [&](std::size_t done, std::size_t total) { progress.update(done, total); });
+}
+
+/// The first requests again, alone and on portable kernels.
+inline std::string check_requests(Session& session, const kvick::Workload& workload,
+                                  const std::vector<std::vector<kvick::TokenId>>& outputs) {
+  const auto budget = static_cast<std::size_t>(session.check_tokens());
+  if (budget == 0) return "";
+  const kvick::ElementType cache_type = session.options().run.cache_type();
+  const std::size_t alone = kvick::check_outputs(
+      session.model(), workload, outputs, {.cache_type = cache_type, .max_tokens = 40 * budget});
+  if (!session.is_synthetic() || budget > 1000) {
+    kvick::check_outputs(session.plain(), workload, outputs,
+                         {.cache_type = cache_type, .max_tokens = budget});
+  }
+  return kvick::detail::concat("alone (", alone, " tokens)");
+}
+
+inline std::vector<std::string> latency_row(std::string name, const kvick::ServingMetrics& m) {
+  const auto ms = [](const std::optional<double>& seconds) {
+    return seconds ? kvick::short_number(1e3 * *seconds) : std::string("-");
+  };
+  std::vector<std::string> row{std::move(name)};
+  for (const kvick::SampleSummary* summary : {&m.time_to_first_token, &m.time_per_output_token,
+                                              &m.inter_token_latency, &m.end_to_end_latency}) {
+    row.insert(row.end(), {ms(summary->mean), ms(summary->median), ms(summary->p90),
+                           ms(summary->p95), ms(summary->p99), ms(summary->standard_deviation)});
+  }
+  return row;
+}
+
+inline std::vector<std::string> latency_columns(std::string first) {
+  std::vector<std::string> row{std::move(first)};
+  for (const char* metric : {"TTFT", "TPOT", "ITL", "E2EL"}) {
+    for (const char* figure : {"mean", "median", "p90", "p95", "p99", "std"}) {
+      row.push_back(std::string(metric) + " " + figure);
+    }
+  }
+  return row;
+}
+
+}  // namespace detail
+
+inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions& options) {
+  kvick::WorkloadOptions wanted = detail::workload_options(session, options);
+  wanted.request_rate = std::numeric_limits<double>::infinity();  // all at once
+  wanted.max_concurrency = 0;
+  const kvick::Workload workload = kvick::make_workload(wanted);
+  constexpr int kWholePrompts = 1 << 20;
+  const detail::Batching ways[] = {{"static batches", true, kWholePrompts},
+                                   {"continuous", false, kWholePrompts},
+                                   {"continuous, chunked", false, options.budget}};
+  ReportSection section{"scheduler", "Batching"};
+  kvick::ReportTable table{"Latencies, ms", {detail::latency_columns("batching")}};
+  std::vector<std::vector<kvick::TokenId>> outputs;
+  const int repetitions = std::max(1, std::min(3, session.options().num_rounds));
+  for (const detail::Batching& way : ways) {
+    Measurement m{.name = way.name, .unit = "tokens/s"};
+    for (int repetition = 0; repetition < repetitions; ++repetition) {
+      const kvick::RunResult result =
+          detail::run_batching(session, options, way, workload, way.name);
+      const auto metrics = kvick::serving_metrics(result.timelines, result.duration_seconds);
+      m.samples.push_back(metrics.output_throughput.value());
+      m.digest = kvick::digest_of(result.outputs);
+      if (outputs.empty()) outputs = result.outputs;
+      require_equal(m.digest, kvick::digest_of(outputs), way.name);
+      if (repetition > 0) continue;
+      table.rows.push_back(detail::latency_row(way.name, metrics));
+      section.distributions.push_back(
+          {"ITL, " + way.name, "ms", milliseconds(metrics.itl_samples)});
+    }
+    section.measurements.push_back(std::move(m));
+  }
+  const std::string check = detail::check_requests(session, workload, outputs);
+  for (Measurement& m : section.measurements) m.check = check;
+  section.tables.push_back(std::move(table));
+  section.note = kvick::detail::concat(
+      options.num_requests, " requests at once, ", options.batch_size, " slots; prompts of ",
+      options.prompt_low, " to ", options.prompt_high, " tokens, log-normal outputs around ",
+      options.output_median, ". Static batches wait for their longest request; chunks of ",
+      options.budget, " tokens per step bound the time between tokens. The outputs are equal.");
+  return section;
+}
+
+inline ReportSection serve_part(Session& session, const WorkloadPartOptions& options) {
+  const kvick::WorkloadOptions base = detail::workload_options(session, options);
+  const detail::Batching way{"continuous, chunked", false, options.budget};
+  ReportSection section{"serve", "Serving"};
+  std::vector<double> rates = options.rates;
+  const bool is_fixed = !options.trace.empty() || options.concurrency > 0;
+  if (is_fixed) rates = {0};
+  double capacity = 0;
+  if (rates.empty()) {  // what can be done when all requests wait
+    const kvick::Workload workload = kvick::make_workload(base);
+    const auto result = detail::run_batching(session, options, way, workload, "capacity");
+    capacity = static_cast<double>(workload.requests.size()) / result.duration_seconds;
+    for (const double share : {0.25, 0.5, 0.75, 1.0, 1.25}) rates.push_back(share * capacity);
+  }
+  const kvick::LatencyLimits limits{.time_to_first_token = 1e-3 * options.ttft_limit_ms,
+                                    .time_per_output_token = 1e-3 * options.tpot_limit_ms};
+  kvick::ReportTable table{"Latencies, ms", {detail::latency_columns("requests/s")}};
+  kvick::ReportTable load{
+      "Load",
+      {{"requests/s", "completed", "failed", "seconds", "requests/s done", "goodput",
+        "output tokens/s", "total tokens/s", "peak tokens/s", "peak concurrency"}}};
+  kvick::Curve median{"TTFT, median", {}}, tail{"TTFT, p90", {}}, between{"ITL, median", {}};
+  std::string digest;
+  for (const double rate : rates) {
+    kvick::WorkloadOptions wanted = base;
+    if (rate > 0) wanted.request_rate = rate;
+    const kvick::Workload workload = kvick::make_workload(wanted);
+    const std::string name =
+        is_fixed ? (options.trace.empty() ? "closed loop" : "trace") : kvick::short_number(rate);
+    const auto result = detail::run_batching(session, options, way, workload, "serve " + name);
+    const auto m = kvick::serving_metrics(result.timelines, result.duration_seconds, limits);
+    // Arrivals differ between rates, the requests do not.
+    const std::string outputs = kvick::digest_of(result.outputs);
+    if (digest.empty()) digest = outputs;
+    require_equal(outputs, digest, "the output at " + name + " requests/s");
+    Measurement throughput{.name = is_fixed ? name : "at " + name + " requests/s",
+                           .unit = "tokens/s",
+                           .samples = {m.output_throughput.value()},
+                           .digest = outputs};
+    throughput.check = detail::check_requests(session, workload, result.outputs);
+    section.measurements.push_back(std::move(throughput));
+    table.rows.push_back(detail::latency_row(name, m));
+    const auto number = [](const std::optional<double>& value) {
+      return value ? kvick::short_number(*value) : std::string("-");
+    };
+    load.rows.push_back(
+        {name, std::to_string(m.num_completed), std::to_string(m.num_failed),
+         with_decimals(m.duration_seconds, 2), number(m.request_throughput),
+         number(m.request_goodput), number(m.output_throughput), number(m.total_token_throughput),
+         kvick::short_number(m.peak_output_throughput), std::to_string(m.peak_concurrency)});
+    const double x = m.output_throughput.value();
+    median.points.push_back({x, 1e3 * m.time_to_first_token.median.value_or(0)});
+    if (m.time_to_first_token.p90) tail.points.push_back({x, 1e3 * *m.time_to_first_token.p90});
+    if (m.inter_token_latency.median) {
+      between.points.push_back({x, 1e3 * *m.inter_token_latency.median});
+    }
+    if (&rate == &rates.back() || is_fixed) {
+      section.distributions = {{"TTFT at " + name, "ms", milliseconds(m.ttft_samples)},
+                               {"ITL at " + name, "ms", milliseconds(m.itl_samples)},
+                               {"E2EL at " + name, "ms", milliseconds(m.e2el_samples)}};
+    }
+  }
+  if (rates.size() > 1) {
+    section.curves = {
+        {"Throughput against time to first token", "output tokens/s", "ms", {median, tail}},
+        {"Throughput against inter-token latency", "output tokens/s", "ms", {between}}};
+  }
+  section.tables = {std::move(load), std::move(table)};
+  section.note = kvick::detail::concat(
+      options.num_requests, " requests, ",
+      options.burstiness == 1 ? "Poisson arrivals" : "gamma arrivals", ", ", options.batch_size,
+      " slots, chunks of ", options.budget, " tokens",
+      capacity > 0 ? "; the capacity is " + kvick::short_number(capacity) + " requests/s" : "",
+      ". Goodput counts requests with TTFT below ", options.ttft_limit_ms, " ms and TPOT below ",
+      options.tpot_limit_ms, " ms.");
+  return section;
+}
+
+}  // namespace programs::bench
