@@ -108,7 +108,7 @@ TEST(StepCostModel, FollowsAMachineThatBecomesSlower) {
        {&slower.base, &slower.row, &slower.row_depth, &slower.token, &slower.token_depth}) {
     *term *= 2;
   }
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0; i < 60; ++i) {
     const StepShape shape = random_step(random);
     model.observe(shape, slower(shape) * (0.98 + 0.04 * random.next_uniform()));
   }

@@ -9,9 +9,9 @@
 //
 // The terms are fitted to relative errors, by least squares whose memory fades: after 200 steps an
 // observation counts 1/e. Steps far off what was expected count less (Huber's weights), so one that
-// was interrupted hardly moves the fit, and a machine that has become slower does so within some
-// 100 steps; the first steps with something new count in full. A term that no step depends on any
-// more stays as it was.
+// was interrupted hardly moves the fit; but the first steps with something new count in full, and
+// after ten in a row that took longer, or shorter, the machine has changed: what was known before
+// counts a hundredth. A term that no step depends on any more stays as it was.
 //
 // Threads   One at a time. No call allocates.
 // Source    Least squares with exponential forgetting: Ljung and Soderstrom 1983. Weights: Huber
@@ -24,6 +24,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "kvick/core/matrix.hpp"
 #include "kvick/core/version.hpp"
@@ -94,6 +95,7 @@ class StepCostModel {
   Terms products_{};
   double spread_ = 0;                                // faded mean of the relative errors
   std::array<std::int64_t, kTerms> num_observed_{};  // of each term
+  int num_unusual_ = 0;  // steps in a row, negative if shorter than expected
   int max_prefill_tokens_ = 32;
 };
 
@@ -119,6 +121,7 @@ inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
   constexpr std::int64_t kWarmUp = 10;  // observations of each term that count in full
   constexpr double kUsual = 2.5;        // times the spread: errors that count in full
   constexpr double kSpreadRate = 0.05;
+  constexpr int kChanged = 10;  // steps in a row that are unusual in one direction
   // Sizes that bring the terms of usual steps to some 1.
   constexpr Terms kScales{1, 16, 16 * 1024, 256, 256 * 1024};
   if (!std::isfinite(ms) || ms <= 0) return;
@@ -129,21 +132,32 @@ inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
   for (std::size_t i = 0; i < kTerms; ++i) {
     if (raw[i] > 0) is_new |= ++num_observed_[i] <= kWarmUp;
   }
-  const double error = std::abs(cost_(shape) - ms) / ms;
+  const double error = 1 - cost_(shape) / ms;
+  const double size = std::abs(error);
   double weight = 1;
   if (!is_new) {
-    if (error > kUsual * spread_) weight = kUsual * spread_ / error;
+    const bool is_usual = size <= kUsual * spread_;
+    if (!is_usual) weight = kUsual * spread_ / size;
+    num_unusual_ = is_usual    ? 0
+                   : error > 0 ? std::max(num_unusual_, 0) + 1
+                               : std::min(num_unusual_, 0) - 1;
     const double most = 3 * spread_ + 1e-3;  // so that one step does not widen it much
-    spread_ += kSpreadRate * (std::min(error, most) - spread_);
+    spread_ += kSpreadRate * (std::min(size, most) - spread_);
+  }
+  double memory = kMemory;
+  if (std::abs(num_unusual_) >= kChanged) {
+    num_unusual_ = 0;
+    weight = 1;
+    memory = 0.01;
   }
 
   Terms x;
   for (std::size_t i = 0; i < kTerms; ++i) x[i] = raw[i] / kScales[i] / ms;
   for (std::size_t i = 0; i < kTerms; ++i) {
     for (std::size_t j = 0; j < kTerms; ++j) {
-      squares_[i][j] = kMemory * squares_[i][j] + weight * x[i] * x[j];
+      squares_[i][j] = memory * squares_[i][j] + weight * x[i] * x[j];
     }
-    products_[i] = kMemory * products_[i] + weight * x[i];
+    products_[i] = memory * products_[i] + weight * x[i];
   }
   fit();
   cost_ = {.base = scaled_[0] / kScales[0],
