@@ -196,10 +196,10 @@ SpeculativeStatistics expect_as_plain(Transformer& model, Cache& plain_cache, Ca
 
 TEST(SpeculativeTransformer, GivesTheTokensAndKeysAndValuesOfPlainDecoding) {
   Transformer model = tiny(), four_bits = tiny(TensorType::kQ4_0);
-  auto plain_cache = model.make_cache({.max_seq_len = 120}),
-       cache = model.make_cache({.max_seq_len = 120});
-  auto plain_paged = model.make_paged_cache({.max_seq_len = 120, .block_tokens = 16}),
-       paged = model.make_paged_cache({.max_seq_len = 120, .block_tokens = 16});
+  auto plain_cache = model.make_contiguous_cache({.max_seq_len = 120}),
+       cache = model.make_contiguous_cache({.max_seq_len = 120});
+  auto plain_paged = model.make_cache({.max_seq_len = 120, .block_tokens = 16}),
+       paged = model.make_cache({.max_seq_len = 120, .block_tokens = 16});
   DraftModel draft(four_bits, model, {.max_seq_len = 120});
   PromptLookup lookup({.min_match = 1});
   std::int64_t num_accepted = 0;
