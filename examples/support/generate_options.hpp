@@ -80,7 +80,7 @@ inline std::optional<GenerateOptions> parse_generate_options(int argc, char** ar
                          ->excludes(prompt_ids)
                          ->excludes(special);
   app.add_option("--chat-template", options.chat_family,
-                 "how messages are written, such as chatml; default: recognized from the file")
+                 "how messages are written, such as chatml; default: the template of the file")
       ->type_name("NAME")
       ->needs(chat);
   app.add_option("--system", options.system_message, "what the model is told before all messages")

@@ -87,7 +87,7 @@ TEST(JinjaTemplate, KnowsTheOperators) {
        "}}",
        "2,3 äb cba 0"},
       {"{{ 'abc'[-9:2] }} {{ 'abc'[1:-1] }} {{ [1, 2, 3][:-4] | length }}", "ab b 0"},
-      {"{{ (1, 2) | length }} {{ () | length }} {{ -1 | abs }} {{ 3 is number }}", "2 0 -1 True"},
+      {"{{ (1, 2) | length }} {{ () | length }} {{ -1 | abs }} {{ 3 is number }}", "2 0 1 True"},
       {"{{ \"it's\" }} {{ 'a\\n\\t\\\\\\'\\d' }}", "it's a\n\t\\'\\d"},
       {"{{ x }}{{ x is defined }} {{ x | default('d') }} {{ '' | default('d', true) }}",
        "False d d"},
@@ -121,7 +121,7 @@ TEST(JinjaTemplate, KnowsTheStatements) {
        "}}{{ "
        "f(b='z', a='w') }}{% endfor %}",
        "[xy][wz]"},
-      {"{% filter upper | replace('A', 'b') %}aç{% endfilter %}", "bç"},
+      {"{% filter upper | replace('A', 'b') %}ac{% endfilter %}", "bC"},
       {"{% generation %}a{% endgeneration %}", "a"},
       {"{% set ns = namespace() %}{% set ns.a = [1] %}{{ (ns.a + [2]) | length }}", "2"},
   });

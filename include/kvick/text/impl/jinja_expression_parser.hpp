@@ -174,11 +174,16 @@ class ExpressionParser {
     return left;
   }
 
-  ExpressionPtr unary() {
+  /// A filter behind a sign takes both: -1 | abs is 1.
+  ExpressionPtr unary(bool takes_filters = true) {
     const Level level(depth_);
-    if (take("-")) return make(Kind::kNegative, unary());
-    if (take("+")) return unary();
-    return filtered(postfixed(primary()));
+    ExpressionPtr value;
+    if (take("-")) {
+      value = make(Kind::kNegative, unary(false));
+    } else {
+      value = take("+") ? unary(false) : postfixed(primary());
+    }
+    return takes_filters ? filtered(std::move(value)) : std::move(value);
   }
 
   ExpressionPtr filtered(ExpressionPtr value) {
