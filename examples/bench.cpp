@@ -10,7 +10,7 @@
 // outputs must be those of portable kernels, request by request. Results go to standard output as
 // tables, and to files as JSON, CSV and one HTML page with plots.
 #include <CLI/CLI.hpp>
-#include <cstdio>
+#include <ctime>
 #include <functional>
 #include <optional>
 #include <string>
@@ -159,10 +159,21 @@ void check(const Options& options) {
   }
 }
 
+/// In universal time.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  char text[32] = "unknown";
+  if (const std::tm* const parts = std::gmtime(&now)) {
+    std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", parts);
+  }
+  return text;
+}
+
 kvick::FactGroup parameter_facts(const Session& session, const std::string& command) {
   const CommonOptions& options = session.options();
   return {"parameters",
-          {{"command", programs::printable(command)},
+          {{"date", today()},
+           {"command", programs::printable(command)},
            {"rounds", std::to_string(options.num_rounds)},
            {"cache", options.run.kv},
            {"weights", options.run.weights},
@@ -189,14 +200,6 @@ void measure_and_report(const Options& options, const std::string& command,
   }
   if (const auto& limit = session.limits().read()) {
     report.facts[0].facts.emplace_back("loop of the memory limit", limit->variant);
-  }
-  for (const ReportSection& section : report.sections) {
-    for (const kvick::Roofline& roofline : section.rooflines) {
-      report.facts[0].facts.emplace_back("int8 multiplies",
-                                         kvick::short_number(roofline.compute_limit) + " Gop/s");
-      report.facts[0].facts.emplace_back("reading memory",
-                                         kvick::short_number(roofline.read_limit) + " GB/s");
-    }
   }
   programs::print(report.to_text());
   if (!common.json.empty()) kvick::write_text_file(common.json, report.to_json());

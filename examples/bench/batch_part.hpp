@@ -117,7 +117,7 @@ inline ReportSection batch_part(Session& session, const BatchPartOptions& option
     Measurement by_reading, by_multiplying;
     add_limit(by_reading, result, read, sizes.bytes * 1e-9 / size, "memory");
     add_limit(by_multiplying, result, multiply, 2e-9 * sizes.weights(), "int8 multiplies");
-    if (read && multiply) {
+    if (read && multiply && Session::is_beyond_caches(sizes.bytes)) {
       const bool is_read = kvick::spread_of(by_reading.limits).median <
                            kvick::spread_of(by_multiplying.limits).median;
       const Measurement& lower = is_read ? by_reading : by_multiplying;
@@ -132,8 +132,9 @@ inline ReportSection batch_part(Session& session, const BatchPartOptions& option
     detail::check_batch(session, options, size, m);
     section.measurements.push_back(std::move(m));
   }
-  section.curves = {{"Throughput", "sequences", "tokens/s", {rate_curve, limit_curve}},
+  section.curves = {{"Throughput", "sequences", "tokens/s", {rate_curve}},
                     {"Time of a step", "sequences", "ms", {time_curve}}};
+  section.headline = section.measurements.size() - 1;
   section.note = kvick::detail::concat("One token of each sequence per step, ", options.depth,
                                        " tokens cached. Weights are read once for all sequences, "
                                        "so a step takes little longer until "

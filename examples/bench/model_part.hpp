@@ -97,7 +97,7 @@ inline ReportSection model_part(Session& session, const ModelPartOptions& option
     const double operations = 2 * (sizes.layer_weights + sizes.head_weights / rows);  // per token
     if (c.is_prefill) {
       add_limit(m, result, multiply, operations * 1e-9, "int8 multiplies");
-    } else {
+    } else if (Session::is_beyond_caches(sizes.bytes)) {
       add_limit(m, result, read, sizes.bytes * 1e-9, "memory");
     }
     m.digest = c.digest;
@@ -125,10 +125,15 @@ inline ReportSection model_part(Session& session, const ModelPartOptions& option
     section.measurements[i].check =
         detail::check_run(session, cases[i].run->options(), cases[i].is_prefill);
   }
-  section.rooflines.push_back(std::move(roofline));
-  section.note =
-      "Medians of interleaved rounds. Prefill is bounded by multiplying, decoding by reading the "
-      "weights; the roof is the lower of both. Digests are of the bits of the logits.";
+  section.note = "Medians of interleaved rounds. Digests are of the bits of the logits.";
+  if (Session::is_beyond_caches(sizes.bytes)) {
+    section.rooflines.push_back(std::move(roofline));
+    section.note +=
+        " Prefill is bounded by multiplying, decoding by reading the weights; the roof is the "
+        "lower of both.";
+  } else {
+    section.note += " The weights fit a cache, so memory is no limit of decoding.";
+  }
   return section;
 }
 

@@ -132,20 +132,23 @@ inline void measure_speed(Session& session, Transformer& model, const std::strin
             is_float ? "f32 multiplies" : "int8 multiplies");
   prefilled.digest = run.prefill_digest();
   Measurement decoded = to_measurement(result.probe(decode), "tokens/s");
-  add_limit(decoded, result, read, sizes.bytes * 1e-9, "memory");
+  if (Session::is_beyond_caches(sizes.bytes)) {
+    add_limit(decoded, result, read, sizes.bytes * 1e-9, "memory");
+  }
   decoded.digest = run.decode_digest();
   section.measurements.push_back(std::move(prefilled));
   section.measurements.push_back(std::move(decoded));
 }
 
 /// The first tokens on portable kernels.
-inline std::string check_speed(Session& session, Transformer& model, const ModelOptions& options) {
+inline std::string check_speed(Session& session, const SessionModel& source, Transformer& model,
+                               const ModelOptions& options) {
   const int budget = std::min(session.check_tokens(), 64);
   if (budget == 0) return "";
   const measure::ModelRunOptions wanted{.prefill_tokens = std::max(budget / 2, 1),
                                         .decode_tokens = 0,
                                         .cache_type = options.cache_type()};
-  Transformer plain = session.load(options, kvick::Isa::kPortable);
+  Transformer plain = session.load(source, options, kvick::Isa::kPortable);
   require_equal(measure::ModelRun(model, wanted).prefill_digest(),
                 measure::ModelRun(plain, wanted).prefill_digest(),
                 "the model in " + options.weights);
@@ -164,13 +167,13 @@ inline ReportSection quant_part(Session& session, const QuantPartOptions& option
       "Quality against speed", "decode, tokens/s", "KL divergence, millinats", {}};
   for (const std::string& type : options.types) {
     ModelOptions run = session.options().run;
-    run.weights = type;
+    const SessionModel source = session.in_format(type, run);
     const Stopwatch time;
-    Transformer model = session.load(run, session.model().isa());
+    Transformer model = session.load(source, run, session.model().isa());
     const double load_seconds = time.seconds();
     const std::size_t first = section.measurements.size();
     detail::measure_speed(session, model, type, options, section);
-    const std::string check = detail::check_speed(session, model, run);
+    const std::string check = detail::check_speed(session, source, model, run);
     for (std::size_t i = first; i < section.measurements.size(); ++i) {
       section.measurements[i].check = check;
     }
@@ -193,6 +196,7 @@ inline ReportSection quant_part(Session& session, const QuantPartOptions& option
         " as stored with f32 activations: perplexity ",
         with_decimals(kvick::perplexity(s.reference_nll).mean, 4), ".");
   }
+  section.headline = section.measurements.size() - 1;
   section.curves.push_back(std::move(plot));
   section.tables.push_back(std::move(table));
   return section;

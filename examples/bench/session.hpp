@@ -67,7 +67,8 @@ class TemporaryModel {
     const long process = 0;
 #endif
     path_ = std::filesystem::temp_directory_path() /
-            kvick::detail::concat("kvick-bench-", process, "-", shape.name, ".gguf");
+            kvick::detail::concat("kvick-bench-", process, "-", shape.name, "-",
+                                  kvick::info(type).name, ".gguf");
     kvick::synthetic_model(shape, {.type = type}).write(path_);
   }
   TemporaryModel(const TemporaryModel&) = delete;
@@ -81,6 +82,12 @@ class TemporaryModel {
 
  private:
   std::filesystem::path path_;
+};
+
+/// The file of a model, perhaps one that goes with it.
+struct SessionModel {
+  std::filesystem::path path;
+  std::shared_ptr<const TemporaryModel> temporary = {};
 };
 
 /// The limits of this machine, found once.
@@ -113,9 +120,8 @@ class Session {
   explicit Session(const CommonOptions& options)
       : options_(options),
         isa_(options.isa.empty() ? kvick::default_isa() : kvick::parse_isa(options.isa)) {
-    if (!options.synthetic.empty()) temporary_.emplace(options.synthetic);
-    path_ = temporary_ ? temporary_->path() : std::filesystem::path(options.model);
-    model_.emplace(load(options.run, isa_));
+    file_ = options.synthetic.empty() ? SessionModel{options.model} : synthetic(options.synthetic);
+    model_.emplace(load(file_, options.run, isa_));
     memory_after_loading_ = kvick::peak_memory_bytes();
     limits_.emplace(isa_, model_->num_threads());
   }
@@ -123,8 +129,8 @@ class Session {
   const CommonOptions& options() const { return options_; }
   Transformer& model() { return *model_; }
   Limits& limits() { return *limits_; }
-  bool is_synthetic() const { return temporary_.has_value(); }
-  const std::filesystem::path& path() const { return path_; }
+  bool is_synthetic() const { return file_.temporary != nullptr; }
+  const std::filesystem::path& path() const { return file_.path; }
   std::optional<std::uint64_t> memory_after_loading() const { return memory_after_loading_; }
 
   /// What the model's weights become while loading.
@@ -134,8 +140,14 @@ class Session {
   }
   measure::MatrixSizes sizes() { return measure::matrix_sizes(model_->file(), converted()); }
 
+  /// Whether no cache holds the weights, so that reading memory bounds a step. What the system says
+  /// of the last level is the whole host's; half of what the limit itself goes through is enough.
+  static bool is_beyond_caches(double bytes) {
+    return bytes >= static_cast<double>(measure::kMemoryBytes) / 2;
+  }
+
   /// The model in the same file, run in another way.
-  Transformer load(const ModelOptions& run, kvick::Isa isa) const {
+  Transformer load(const SessionModel& file, const ModelOptions& run, kvick::Isa isa) const {
     ProgressBar progress("loading");
     kvick::TransformerOptions transformer{.threads = run.threads, .isa = isa};
     if (run.activations == "f32") transformer.activations = kvick::ActivationType::kF32;
@@ -143,12 +155,20 @@ class Session {
     transformer.progress = [&](std::size_t done, std::size_t total) {
       progress.update(done, total);
     };
-    return Transformer(kvick::GgufFile(path_), transformer);
+    return Transformer(kvick::GgufFile(file.path), transformer);
+  }
+
+  /// The model with weights of `type`, and how to load it: converted while loading, or a synthetic
+  /// one of that type, which is made in no time.
+  SessionModel in_format(const std::string& type, ModelOptions& run) const {
+    run.weights = is_synthetic() ? "keep" : type;
+    if (!is_synthetic()) return file_;
+    return synthetic(options_.synthetic.substr(0, options_.synthetic.find(':')) + ":" + type);
   }
 
   /// The same model on portable kernels: what results are checked against.
   Transformer& plain() {
-    if (!plain_) plain_.emplace(load(options_.run, kvick::Isa::kPortable));
+    if (!plain_) plain_.emplace(load(file_, options_.run, kvick::Isa::kPortable));
     return *plain_;
   }
 
@@ -170,8 +190,8 @@ class Session {
     std::snprintf(fingerprint, sizeof fingerprint, "%016llx",
                   static_cast<unsigned long long>(model_->fingerprint()));
     const auto name = model_->file().try_get<std::string_view>("general.name");
-    std::string shown =
-        options_.synthetic.empty() ? path_.filename().string() : "synthetic " + options_.synthetic;
+    std::string shown = options_.synthetic.empty() ? file_.path.filename().string()
+                                                   : "synthetic " + options_.synthetic;
     return {
         "model",
         {{"name", printable(shown)},
@@ -187,10 +207,14 @@ class Session {
   }
 
  private:
+  static SessionModel synthetic(const std::string& name) {
+    const auto temporary = std::make_shared<const TemporaryModel>(name);
+    return {temporary->path(), temporary};
+  }
+
   CommonOptions options_;
   kvick::Isa isa_;
-  std::optional<TemporaryModel> temporary_;
-  std::filesystem::path path_;
+  SessionModel file_;
   std::optional<Transformer> model_;
   std::optional<Transformer> plain_;
   std::optional<Limits> limits_;

@@ -74,6 +74,7 @@ TEST(ServingMetrics, AreAbsentWhereNothingWasMeasured) {
   EXPECT_FALSE(none.output_throughput);
   EXPECT_FALSE(none.time_to_first_token.mean);
   EXPECT_EQ(none.num_completed, 0u);
+  EXPECT_FALSE(none.peak_output_throughput);
   const RequestTimeline silent{};
   EXPECT_FALSE(silent.time_to_first_token());
   EXPECT_FALSE(silent.time_per_output_token());

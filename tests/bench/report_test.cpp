@@ -149,7 +149,7 @@ TEST(HtmlReport, HoldsTheReportAsJson) {
 
 TEST(HtmlReport, DrawsEveryFigureWithinItsFrame) {
   const std::string html = html_report(example());
-  // Bars of two units, two curves, two rooflines, three distributions.
+  // Bars with limits, without, and of another unit; two curves, two rooflines, three distributions.
   std::size_t num_figures = 0;
   const std::regex figure("<svg viewBox=\"0 0 360 ([0-9.]+)\".*?</svg>");
   const std::regex coordinate(" (x|y|cx|cy|x1|x2|y1|y2)=\"(-?[0-9.]+)\"");
@@ -164,7 +164,7 @@ TEST(HtmlReport, DrawsEveryFigureWithinItsFrame) {
       EXPECT_LE(value, is_x ? 360 : height) << c->str();
     }
   }
-  EXPECT_EQ(num_figures, 9u);
+  EXPECT_EQ(num_figures, 10u);
 }
 
 TEST(HtmlReport, IsWrittenAsAWhole) {
@@ -182,7 +182,7 @@ TEST(BarChart, ShowsMedianLimitAndShare) {
   const auto& measurements = report.sections[0].measurements;
   const std::string svg = bar_chart(std::span(measurements).first(1));
   EXPECT_NE(svg.find("110 tokens/s, 55 %"), std::string::npos) << svg;
-  // The axis ends at the limit, 200, so the bar of 110 has 55 % of the 356 units.
+  // The bar's full length is the limit, 200, so 110 have 55 % of the 356 units.
   EXPECT_NE(svg.find("width=\"195.8\""), std::string::npos) << svg;
   EXPECT_NE(svg.find("class=\"limit\""), std::string::npos) << svg;
 }

@@ -28,8 +28,8 @@ namespace kvick::inline v0_1 {
 /// Text with what HTML and SVG would read as markup replaced.
 inline std::string escape_markup(std::string_view text);
 
-/// One bar per measurement, all of one unit: the median, whiskers over the quartiles, and a mark at
-/// the limit.
+/// One bar per measurement: the median, with whiskers over the quartiles. Where limits are known, a
+/// bar's full length is its own limit; otherwise all bars, of one unit, share a scale.
 inline std::string bar_chart(std::span<const Measurement> measurements);
 
 /// How often which value, with median, p90 and p99 where the samples carry them.
@@ -70,7 +70,7 @@ inline std::vector<double> axis_ticks(double low, double high, int count) {
   }
   std::vector<double> ticks;
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i) {
-    ticks.push_back(i * step);
+    ticks.push_back(i * step + 0.0);  // no -0
   }
   return ticks;
 }
@@ -214,9 +214,7 @@ inline std::string bar_chart(std::span<const Measurement> measurements) {
   double most = 0;
   for (const Measurement& m : measurements) {
     for (const double sample : m.samples) most = std::max(most, sample);
-    if (!m.limits.empty()) most = std::max(most, spread_of(m.limits).median);
   }
-  const detail::Axis x{0, most > 0 ? most : 1, kLeft, detail::kChartWidth - 2};
   detail::Drawing drawing(kRowHeight * static_cast<double>(measurements.size()) + 2,
                           "bars of " + std::to_string(measurements.size()) + " measurements");
   double y = 0;
@@ -225,6 +223,8 @@ inline std::string bar_chart(std::span<const Measurement> measurements) {
     if (!m.samples.empty()) {
       const Spread spread = spread_of(m.samples);
       const auto share = m.share_of_limit();
+      const double full = share ? spread_of(m.limits).median : most;
+      const detail::Axis x{0, full > 0 ? full : 1, kLeft, detail::kChartWidth - 2};
       drawing.text(detail::kChartWidth - 2, y + 12,
                    detail::name_with_unit(m, spread.median) +
                        (share ? ", " + with_decimals(100 * share->median, 0) + " %" : ""),
@@ -237,10 +237,7 @@ inline std::string bar_chart(std::span<const Measurement> measurements) {
           drawing.line(x(end), y + 20.5, x(end), y + 27.5, "whisker");
         }
       }
-      if (!m.limits.empty()) {
-        const double limit = x(spread_of(m.limits).median);
-        drawing.line(limit, y + 15.5, limit, y + 32.5, "limit");
-      }
+      if (share) drawing.line(x.end, y + 15.5, x.end, y + 32.5, "limit");
     } else {
       drawing.text(detail::kChartWidth - 2, y + 12, "not measured", "tick", "end");
     }
@@ -373,10 +370,10 @@ inline std::string roofline_chart(const Roofline& roofline) {
     drawing.circle(x(point.operations_per_byte), y(point.gops), 4.5,
                    detail::series_class("dot", i + 1), point.name);
     const double row = kPlotHeight + 46 + 16.0 * static_cast<double>(i);
-    drawing.rectangle(46, row - 8, 10, 10, detail::series_class("bar", i + 1));
+    drawing.rectangle(4, row - 8, 10, 10, detail::series_class("bar", i + 1));
     const double roof_here =
         std::min(roofline.compute_limit, roofline.read_limit * point.operations_per_byte);
-    drawing.text(62, row + 1,
+    drawing.text(20, row + 1,
                  detail::concat(point.name, ": ", short_number(point.gops), " Gop/s, ",
                                 with_decimals(100 * point.gops / roof_here, 0), " % of the roof"),
                  "ink");

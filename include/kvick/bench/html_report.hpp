@@ -40,8 +40,8 @@ h3{font-size:15px;margin:0 0 10px}p{margin:8px 0}.note,.sub{color:var(--muted)}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px;align-items:start}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:14px 16px;margin:0;min-width:0}
 .grid figure{max-width:560px}
-.tile b{display:block;font-size:24px;line-height:1.2;font-weight:650}.tile span{color:var(--muted);font-size:14px}
-.tile small{display:block;font-size:13px}
+.tile b{display:block;font-size:24px;line-height:1.3;font-weight:650}.tile i{font-size:14px;font-style:normal;font-weight:400}.tile span{color:var(--muted);font-size:14px}
+.tile small{display:block;font-size:13px;color:var(--muted)}
 figcaption{font-weight:600;font-size:15px;margin-bottom:8px}
 svg{display:block;width:100%;height:auto;font-size:11px;overflow:visible}
 svg .ink{fill:var(--ink)}svg .value{fill:var(--ink);font-weight:600}
@@ -55,7 +55,7 @@ svg .dot{stroke:var(--card);stroke-width:1}
 .bar.s3,.dot.s3{fill:var(--c3)}.bar.s4,.dot.s4{fill:var(--c4)}.bar.s5,.dot.s5{fill:var(--c5)}
 .curve.s0{stroke:var(--c0)}.curve.s1{stroke:var(--c1)}.curve.s2{stroke:var(--c2)}
 .curve.s3{stroke:var(--c3)}.curve.s4{stroke:var(--c4)}.curve.s5{stroke:var(--c5)}
-.scroll{overflow-x:auto;margin-top:12px}
+.scroll{overflow-x:auto}h3:not(:first-child),.scroll+.scroll{margin-top:20px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{color:var(--muted);font-weight:500}tr:last-child td{border-bottom:0}
@@ -81,12 +81,13 @@ inline std::string html_card(std::string_view caption, const std::string& conten
                 content, "</figure>");
 }
 
-/// One chart of bars per unit, in the order units first appear.
+/// One chart of bars per unit, and for those with limits, in the order they first appear.
 inline std::string bar_cards(const ReportSection& section) {
   std::vector<std::vector<Measurement>> groups;
   for (const Measurement& measurement : section.measurements) {
     const auto same_unit = [&](const auto& group) {
-      return group.front().unit == measurement.unit;
+      return group.front().unit == measurement.unit &&
+             group.front().limits.empty() == measurement.limits.empty();
     };
     auto group = std::find_if(groups.begin(), groups.end(), same_unit);
     if (group == groups.end()) group = groups.insert(groups.end(), std::vector<Measurement>());
@@ -94,12 +95,12 @@ inline std::string bar_cards(const ReportSection& section) {
   }
   std::string html;
   for (const auto& group : groups) {
-    const bool has_limits =
-        std::any_of(group.begin(), group.end(), [](const auto& m) { return !m.limits.empty(); });
-    html += html_card(group.front().unit +
-                          (group.front().more_is_better ? ", more is better" : ", less is better") +
-                          (has_limits ? "; line: the machine's limit" : ""),
-                      bar_chart(group));
+    const Measurement& first = group.front();
+    html += html_card(
+        first.limits.empty()
+            ? first.unit + (first.more_is_better ? ", more is better" : ", less is better")
+            : first.unit + ", and share of the machine's limit",
+        bar_chart(group));
   }
   return html;
 }
@@ -131,16 +132,17 @@ inline std::string html_section(const ReportSection& section) {
   return html + "</section>";
 }
 
-/// The first measurement of each section that has one.
+/// The headline of each section that has one.
 inline std::string html_tiles(const Report& report) {
   std::string html;
   for (const ReportSection& section : report.sections) {
-    if (section.measurements.empty() || section.measurements.front().samples.empty()) continue;
-    const Measurement& m = section.measurements.front();
+    if (section.headline >= section.measurements.size()) continue;
+    const Measurement& m = section.measurements[section.headline];
+    if (m.samples.empty()) continue;
     const auto share = m.share_of_limit();
     html += concat("<div class=\"card tile\"><span>", escape_markup(section.title), "</span><b>",
-                   short_number(spread_of(m.samples).median), " ", escape_markup(m.unit),
-                   "</b><small>", escape_markup(m.name));
+                   short_number(spread_of(m.samples).median), " <i>", escape_markup(m.unit),
+                   "</i></b><small>", escape_markup(m.name));
     if (share) {
       html += concat(", ", with_decimals(100 * share->median, 0), " % of ",
                      escape_markup(m.limit_name));

@@ -73,8 +73,9 @@ struct ServingMetrics {
   std::optional<double> total_token_throughput = std::nullopt;
   std::optional<double> request_goodput = std::nullopt;  ///< absent without limits
 
-  int peak_concurrency = 0;           ///< requests between sending and last output
-  double peak_output_throughput = 0;  ///< tokens in the best second of the clock
+  int peak_concurrency = 0;  ///< requests between sending and last output
+  /// Tokens in the best second of the clock; absent for a run of less than one.
+  std::optional<double> peak_output_throughput = std::nullopt;
 
   SampleSummary time_to_first_token;
   SampleSummary time_per_output_token;
@@ -192,7 +193,9 @@ inline ServingMetrics serving_metrics(std::span<const RequestTimeline> requests,
     if (limits) metrics.request_goodput = per_second(num_good);
   }
   metrics.peak_concurrency = detail::peak_concurrency(requests);
-  metrics.peak_output_throughput = detail::peak_output_throughput(requests);
+  if (duration_seconds >= 1) {
+    metrics.peak_output_throughput = detail::peak_output_throughput(requests);
+  }
   metrics.time_to_first_token = summarize(metrics.ttft_samples);
   metrics.time_per_output_token = summarize(metrics.tpot_samples);
   metrics.inter_token_latency = summarize(metrics.itl_samples);

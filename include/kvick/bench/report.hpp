@@ -100,6 +100,7 @@ struct ReportSection {
   std::vector<CurvePlot> curves = {};
   std::vector<Roofline> rooflines = {};
   std::vector<ReportTable> tables = {};
+  std::size_t headline = 0;  ///< number of the measurement that stands for the section
 };
 
 /// Names and values, in an order for people.
