@@ -60,7 +60,7 @@ enum class QueueLimits { kApply, kIgnore };
 template <LanguageModel Model>
 class EngineCore {
  public:
-  using Cache = detail::ServingCache<Model>;
+  using Cache = typename Model::Cache;
 
   /// The model must outlive the engine. Without a tokenizer, prompts and results are tokens.
   explicit EngineCore(Model& model, const EngineOptions& options = {})

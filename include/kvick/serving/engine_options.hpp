@@ -31,7 +31,7 @@ struct EngineOptions {
 namespace detail {
 
 template <LanguageModel Model>
-auto make_serving_cache(const Model& model, const EngineOptions& options) {
+typename Model::Cache make_serving_cache(const Model& model, const EngineOptions& options) {
   constexpr int kMaxDefaultLength = 4096;  // a cache of 131,072 tokens may fill the memory
   CacheOptions cache = options.cache;
   cache.num_sequences = options.scheduler.max_batch_size;
@@ -39,16 +39,8 @@ auto make_serving_cache(const Model& model, const EngineOptions& options) {
   if (cache.max_seq_len == 0) {
     cache.max_seq_len = std::min<int>(model.max_seq_len(), kMaxDefaultLength);
   }
-  if constexpr (requires { model.make_paged_cache(cache); }) {
-    return model.make_paged_cache(cache);
-  } else {
-    return model.make_cache(cache);
-  }
+  return model.make_cache(cache);
 }
-
-template <class Model>
-using ServingCache =
-    decltype(make_serving_cache(std::declval<const Model&>(), std::declval<EngineOptions>()));
 
 }  // namespace detail
 
