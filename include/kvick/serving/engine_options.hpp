@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <utility>
 
 #include "kvick/core/version.hpp"
 #include "kvick/model/language_model.hpp"
