@@ -27,7 +27,7 @@
 //           again and is later computed anew from all its tokens: its output goes on. Alone and
 //           without room a request ends with kLength. To swap instead, export the sequence (see
 //           sequence_state.hpp), which pays only where reading is faster than computing.
-// Bounds    Between two tokens of a request lies one step. With max_step_ms it takes at most
+// Bounds    Between two tokens of a request that is not preempted lies one step. With max_step_ms it takes at most
 //           max(max_step_ms, decode time + min_prefill_share * max_step_ms), as far as costs are
 //           foreseen; with tokens alone, the time of max_num_batched_tokens. Prompts get at least
 //           min_prefill_share of the time, or of the tokens that decodes leave, but at least one,
