@@ -152,6 +152,27 @@ TEST(BlockManager, AnOpenReservationStaysWithItsSequence) {
   EXPECT_EQ(copy->num_tokens, 5);
 }
 
+TEST(BlockManager, SaysWhatItCanTruncateTo) {
+  for (const AttentionWindow window : {AttentionWindow{}, AttentionWindow{.size = 20},
+                                       AttentionWindow{.size = 20, .num_sinks = 5}}) {
+    BlockManager blocks = make_blocks(20, window);
+    for (int i = 0; i < 10; ++i) append(blocks, 0, iota(10, 10 * i));
+    int num_possible = 0;
+    for (int length = -1; length <= 101; ++length) {
+      BlockManager copy = blocks;
+      bool is_done = true;
+      try {
+        copy.truncate(0, length);
+      } catch (const Error&) {
+        is_done = false;
+      }
+      EXPECT_EQ(blocks.can_truncate(0, length), is_done) << length;
+      num_possible += is_done ? 1 : 0;
+    }
+    EXPECT_EQ(num_possible == 101, !window.is_bounded());
+  }
+}
+
 // ---- Prefixes
 
 TEST(BlockManager, FindsCommittedBlocksOfRunningAndOfFinishedSequences) {

@@ -78,8 +78,8 @@ TEST(SchedulerBounds, TheFirstStepsKeepTheTimeBudgetToo) {
   EXPECT_LT(result.itl_ms.max(), 2 * 150);
 }
 
-// With a time budget T and the share s for prompts: max(T, decode time + s * T) per step, once costs
-// are known, and prompts get their share in every step.
+// With a time budget T and the share s for prompts: max(T, decode time + s * T) per step, once
+// costs are known, and prompts get their share in every step.
 TEST(SchedulerBounds, AStepTakesNoLongerThanItsBudgetAllowsAndPromptsGetTheirShare) {
   SchedulerOptions options = kUnchunked;
   options.max_step_ms = 80;
@@ -272,8 +272,8 @@ TEST(SchedulerSimulation, ContinuousBatchesReplaceTheFinished) {
   EXPECT_EQ(result.num_mixed_decode_steps, 1);
 }
 
-// Output lengths log-uniform in [16, 512]: the mean is 496 / ln 32 = 143, the expected longest of 16
-// about 420, so the batch of 16 does nearly three times the work when the finished leave.
+// Output lengths log-uniform in [16, 512]: the mean is 496 / ln 32 = 143, the expected longest of
+// 16 about 420, so the batch of 16 does nearly three times the work when the finished leave.
 TEST(SchedulerSimulation, ContinuousBatchingBeatsStaticBatching) {
   for (const bool is_log_uniform : {true, false}) {
     const auto requests = support::make_requests(

@@ -32,7 +32,7 @@ struct Request {
   /// same fields; their ids follow one another.
   int num_samples = 1;
 
-  /// In [-kMaxPriority, kMaxPriority]; each step up is worth SchedulerOptions::ageing_ms of waiting.
+  /// In [-kMaxPriority, kMaxPriority]; a step up is worth SchedulerOptions::ageing_ms of waiting.
   int priority = 0;
   double timeout_ms = kNoTimeout;  ///< from arrival until it is ended, wherever it is then
   PrefixKey prefix_key = {};       ///< prefixes are shared with requests of the same key only

@@ -27,11 +27,11 @@
 //           again and is later computed anew from all its tokens: its output goes on. Alone and
 //           without room a request ends with kLength. To swap instead, export the sequence (see
 //           sequence_state.hpp), which pays only where reading is faster than computing.
-// Bounds    Between two tokens of a request lies one step. With max_step_ms it takes at most
-//           max(max_step_ms, decode time + min_prefill_share * max_step_ms), as far as costs are
-//           foreseen; with tokens alone, the time of max_num_batched_tokens. Prompts get at least
-//           min_prefill_share of the time, or of the tokens that decodes leave, but at least one,
-//           and the first half of that. So the first in order takes at most
+// Bounds    Between two tokens of a request lies one step, unless it is preempted. With max_step_ms
+//           a step takes at most max(max_step_ms, decode time + min_prefill_share * max_step_ms),
+//           as far as costs are foreseen; without, the time of max_num_batched_tokens. Prompts get
+//           at least min_prefill_share of that time, or all tokens that decodes leave, but one at
+//           least, and the first in order half of it. So the first in order is done after at most
 //           S = 2 * max_seq_len / (least tokens of prompts per step) + max_new_tokens steps, and it
 //           is never preempted. A request starts after at most (k + max_batch_size) * S steps,
 //           k being those before it in order: those that came before it, and those that come
@@ -200,3 +200,4 @@ Scheduler(const SchedulerOptions&, Room&) -> Scheduler<Room>;
 // ---- Implementation: nothing below is API ----
 
 #include "kvick/serving/impl/scheduler.hpp"
+#include "kvick/serving/impl/scheduler_plan.hpp"
