@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/batch_part.hpp"
@@ -195,12 +196,7 @@ void measure_and_report(const Options& options, const std::string& command,
        kvick::build_facts(), session.model_facts(), parameter_facts(session, command)},
       {}};
   for (const Part& part : parts) report.sections.push_back(part(session));
-  if (const auto& limit = session.limits().multiply()) {
-    report.facts[0].facts.emplace_back("loop of the int8 limit", limit->variant);
-  }
-  if (const auto& limit = session.limits().read()) {
-    report.facts[0].facts.emplace_back("loop of the memory limit", limit->variant);
-  }
+  for (auto& fact : session.limits().facts()) report.facts[0].facts.push_back(std::move(fact));
   programs::print(report.to_text());
   if (!common.json.empty()) kvick::write_text_file(common.json, report.to_json());
   if (!common.csv.empty()) kvick::write_text_file(common.csv, report.to_csv());

@@ -99,6 +99,7 @@
 
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
+#include "kvick/model/llama_metadata.hpp"
 #include "kvick/model/model_config.hpp"
 #include "kvick/model/packed_model.hpp"
 #include "kvick/model/transformer.hpp"
@@ -122,6 +123,8 @@
 #include "kvick/bench/report.hpp"
 #include "kvick/bench/runner.hpp"
 #include "kvick/bench/statistics.hpp"
+#include "kvick/bench/synthetic_model.hpp"
+#include "kvick/bench/synthetic_vocabulary.hpp"
 #include "kvick/bench/text_table.hpp"
 #include "kvick/bench/variates.hpp"
 #include "kvick/bench/workload.hpp"
