@@ -142,6 +142,9 @@ void add_workload_options(CLI::App& app, WorkloadPartOptions& options) {
   app.add_option("--trace", options.trace,
                  "file of lines arrival_seconds,prompt_tokens,output_tokens")
       ->type_name("FILE");
+  app.add_option("--events", options.events,
+                 "file that gets a line per token when it comes out, such as a named pipe")
+      ->type_name("FILE");
   app.add_option("--rates", options.rates,
                  "requests/s, a list; default: shares of what can be done")
       ->delimiter(',')

@@ -37,7 +37,7 @@ h1{font-size:26px;line-height:1.25;margin:0 0 4px}h2{font-size:20px;margin:36px 
 h3{font-size:15px;margin:0 0 10px}p{margin:8px 0}.note,.sub{color:var(--muted)}
 .sub{margin:0 0 20px;overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px;align-items:start}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:12px;align-items:start}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:14px 16px;margin:0;min-width:0}
 .grid figure{max-width:560px}
 .tile b{display:block;font-size:24px;line-height:1.3;font-weight:650}.tile i{font-size:14px;font-style:normal;font-weight:400}.tile span{color:var(--muted);font-size:14px}
