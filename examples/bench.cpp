@@ -200,6 +200,9 @@ void measure_and_report(const Options& options, const std::string& command,
       {}};
   for (const Part& part : parts) report.sections.push_back(part(session));
   for (auto& fact : session.limits().facts()) report.facts[0].facts.push_back(std::move(fact));
+  if (const auto peak = kvick::peak_memory_bytes()) {  // checks and limits included
+    report.facts.push_back({"process", {{"peak memory in bytes", std::to_string(*peak)}}});
+  }
   programs::print(report.to_text());
   if (!common.json.empty()) kvick::write_text_file(common.json, report.to_json());
   if (!common.csv.empty()) kvick::write_text_file(common.csv, report.to_csv());
