@@ -24,14 +24,14 @@ inline kvick::GgufWriter model_writer(const std::string& name, const NetworkConf
                                       std::span<const float> parameters) {
   kvick::GgufWriter writer;
   kvick::add_llama_sizes(writer, {.num_layers = config.num_layers,
-                                     .max_seq_len = config.max_seq_len,
-                                     .embedding_dim = config.embedding_dim,
-                                     .ffn_dim = config.ffn_dim,
-                                     .num_heads = config.num_heads,
-                                     .num_kv_heads = config.num_kv_heads,
-                                     .head_dim = config.head_dim,
-                                     .rms_epsilon = config.rms_epsilon,
-                                     .rope_base = config.rope_base});
+                                  .max_seq_len = config.max_seq_len,
+                                  .embedding_dim = config.embedding_dim,
+                                  .ffn_dim = config.ffn_dim,
+                                  .num_heads = config.num_heads,
+                                  .num_kv_heads = config.num_kv_heads,
+                                  .head_dim = config.head_dim,
+                                  .rms_epsilon = config.rms_epsilon,
+                                  .rope_base = config.rope_base});
   writer.add("llama.vocab_size", static_cast<std::uint32_t>(config.vocab_size));
   writer.add("general.name", name);
   writer.add("general.license", "mit");

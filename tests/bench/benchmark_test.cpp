@@ -61,7 +61,7 @@ TEST(CheckOutputs, FindsASingleWrongTokenAndStopsWhereItIsTold) {
   for (const auto& prompt : kPrompts) workload.requests.push_back({.prompt = prompt});
   EXPECT_EQ(check_outputs(model, workload, report.outputs), 600u);
   EXPECT_EQ(check_outputs(model, workload, report.outputs, {.max_tokens = 204}), 400u);
-  for (const std::size_t at : {0, 1, 125, 127, 128, 199}) {
+  for (const std::size_t at : {0u, 1u, 125u, 127u, 128u, 199u}) {
     auto outputs = report.outputs;
     outputs[1][at] = (outputs[1][at] + 1) % 50;
     const std::string place = "at output " + std::to_string(at) + " of request 1";
