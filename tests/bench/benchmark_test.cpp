@@ -82,6 +82,7 @@ TEST(Benchmark, MeasuresARealModelFromText) {
       benchmark(model, tokenizer, prompts, {.max_tokens = 20, .batch_size = 3});
   EXPECT_EQ(alone.digest, batch.digest);
   EXPECT_EQ(alone.num_checked_tokens, 60u);
+  EXPECT_EQ(alone.num_threads, 2);
   EXPECT_GT(alone.throughput(), 0);
   std::ostringstream text;
   text << batch;
