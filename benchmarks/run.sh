@@ -20,8 +20,8 @@ folder=build/benchmarks
 install_packages "${example_packages[@]}"
 build . "$folder" kvick-bench -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_BENCHMARKS=OFF
 trap print_times EXIT
-timed measure "$folder/examples/kvick-bench" all "${model[@]}" --rounds 5 \
-  --types f16,q8_0,q4_0 --requests 12 --output-median 16 --output-high 48 \
+timed measure "$folder/examples/kvick-bench" all "${model[@]}" --rounds 4 \
+  --types f16,q8_0,q4_0 --cache-tokens 32 --requests 10 --output-median 16 --output-high 48 \
   --html "$folder/report.html" --json "$folder/report.json" --csv "$folder/report.csv"
 echo "report: $PWD/$folder/report.html"
 "$folder/examples/kvick-bench" check "$folder/report.json" || true

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/batch_part.hpp"
@@ -141,6 +142,9 @@ void add_workload_options(CLI::App& app, WorkloadPartOptions& options) {
   app.add_option("--trace", options.trace,
                  "file of lines arrival_seconds,prompt_tokens,output_tokens")
       ->type_name("FILE");
+  app.add_option("--events", options.events,
+                 "file that gets a line per token when it comes out, such as a named pipe")
+      ->type_name("FILE");
   app.add_option("--rates", options.rates,
                  "requests/s, a list; default: shares of what can be done")
       ->delimiter(',')
@@ -195,11 +199,9 @@ void measure_and_report(const Options& options, const std::string& command,
        kvick::build_facts(), session.model_facts(), parameter_facts(session, command)},
       {}};
   for (const Part& part : parts) report.sections.push_back(part(session));
-  if (const auto& limit = session.limits().multiply()) {
-    report.facts[0].facts.emplace_back("loop of the int8 limit", limit->variant);
-  }
-  if (const auto& limit = session.limits().read()) {
-    report.facts[0].facts.emplace_back("loop of the memory limit", limit->variant);
+  for (auto& fact : session.limits().facts()) report.facts[0].facts.push_back(std::move(fact));
+  if (const auto peak = kvick::peak_memory_bytes()) {  // checks and limits included
+    report.facts.push_back({"process", {{"peak memory in bytes", std::to_string(*peak)}}});
   }
   programs::print(report.to_text());
   if (!common.json.empty()) kvick::write_text_file(common.json, report.to_json());

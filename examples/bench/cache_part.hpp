@@ -2,6 +2,7 @@
 // kvick-bench cache: generating with the KV cache and without, and what its element type costs.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -103,10 +104,11 @@ inline ReportSection cache_part(Session& session, const CachePartOptions& option
   std::vector<kvick::Curve> curves;
   std::string digest;
   run.generate(true);  // warm
+  const int num_repetitions = std::min(5, session.options().num_rounds);
   for (const bool has_cache : {true, false}) {
     Measurement m{.name = has_cache ? "with cache" : "without cache", .unit = "tokens/s"};
     std::vector<std::vector<double>> of_token(static_cast<std::size_t>(options.tokens));
-    for (int repetition = 0; repetition < 5; ++repetition) {
+    for (int repetition = 0; repetition < num_repetitions; ++repetition) {
       const std::vector<double> seconds = run.generate(has_cache);
       double total = 0;
       for (std::size_t i = 0; i < seconds.size(); ++i) {
@@ -114,7 +116,8 @@ inline ReportSection cache_part(Session& session, const CachePartOptions& option
         of_token[i].push_back(1e3 * seconds[i]);
       }
       m.samples.push_back(options.tokens / total);
-      progress.update(static_cast<std::size_t>(repetition) + (has_cache ? 1 : 6), 10);
+      progress.update(static_cast<std::size_t>(repetition + (has_cache ? 1 : 1 + num_repetitions)),
+                      static_cast<std::size_t>(2 * num_repetitions));
       kvick::OutputDigest outputs;
       outputs.add(run.output());
       m.digest = outputs.text();

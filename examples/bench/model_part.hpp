@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,13 +70,18 @@ inline ReportSection model_part(Session& session, const ModelPartOptions& option
     }
   }
 
+  // Before the limits, whose buffers would count.
+  for (Case& c : cases) {
+    c.digest = c.is_prefill ? c.run->prefill_digest() : c.run->decode_digest();
+  }
+  const std::optional<std::uint64_t> peak_memory = kvick::peak_memory_bytes();
+
   measure::Rounds rounds;
   const auto& multiply = session.limits().multiply();
   const auto& read = session.limits().read();
   if (multiply) rounds.add(multiply->probe);
   if (read) rounds.add(read->probe);
-  for (Case& c : cases) {
-    c.digest = c.is_prefill ? c.run->prefill_digest() : c.run->decode_digest();
+  for (const Case& c : cases) {
     const auto body = [run = c.run, is_prefill = c.is_prefill](kvick::Index calls) {
       for (kvick::Index i = 0; i < calls; ++i) is_prefill ? run->prefill() : run->decode();
     };
@@ -107,19 +114,14 @@ inline ReportSection model_part(Session& session, const ModelPartOptions& option
     roofline.points.push_back({c.name, operations * rows / sizes.bytes, rate * operations * 1e-9});
     section.measurements.push_back(std::move(m));
   }
-  if (const auto peak = kvick::peak_memory_bytes()) {
-    // The limit of memory is measured on a buffer of its own.
-    const double own = read ? static_cast<double>(measure::kMemoryBytes) : 0;
-    section.measurements.push_back({.name = "peak memory",
+  for (const auto& [name, bytes] :
+       {std::pair("peak memory", peak_memory),
+        {"peak memory while loading", session.memory_after_loading()}}) {
+    if (!bytes) continue;
+    section.measurements.push_back({.name = name,
                                     .unit = "MB",
                                     .more_is_better = false,
-                                    .samples = {1e-6 * (static_cast<double>(*peak) - own)}});
-  }
-  if (const auto loaded = session.memory_after_loading()) {
-    section.measurements.push_back({.name = "peak memory while loading",
-                                    .unit = "MB",
-                                    .more_is_better = false,
-                                    .samples = {1e-6 * static_cast<double>(*loaded)}});
+                                    .samples = {1e-6 * static_cast<double>(*bytes)}});
   }
   for (std::size_t i = 0; i < cases.size(); ++i) {
     section.measurements[i].check =

@@ -4,8 +4,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +29,7 @@ struct WorkloadPartOptions {
   int num_prefixes = 0, prefix_tokens = 0;
   double burstiness = 1;
   int concurrency = 0;        // closed loop; 0: open
+  std::string events;         // file; may be empty
   std::string trace;          // file; may be empty
   std::vector<double> rates;  // requests per second; empty: shares of the capacity
   double ttft_limit_ms = 1000, tpot_limit_ms = 100;
@@ -54,6 +58,49 @@ inline kvick::WorkloadOptions workload_options(Session& session,
   return workload;
 }
 
+/// Hands everything on, and writes a line per token when it comes out: for whoever wants to watch.
+class WatchedBatcher {
+ public:
+  WatchedBatcher(kvick::PlainBatcher<Transformer>& batcher, std::FILE* events)
+      : batcher_(batcher), events_(events) {}
+
+  void submit(std::size_t id, const kvick::WorkloadRequest& request) {
+    batcher_.submit(id, request);
+  }
+  bool has_work() const { return batcher_.has_work(); }
+  std::span<const kvick::StepOutput> step() {
+    const auto outputs = batcher_.step();
+    for (const kvick::StepOutput& output : outputs) {
+      for (const kvick::TokenId token : output.tokens) {
+        std::fprintf(events_, "%zu %d\n", output.request, token);
+      }
+    }
+    std::fflush(events_);
+    return outputs;
+  }
+
+ private:
+  kvick::PlainBatcher<Transformer>& batcher_;
+  std::FILE* events_;
+};
+
+/// Tokens per second as one sees who watches: those after the first ones, until the last.
+inline double watched_throughput(const std::vector<kvick::RequestTimeline>& timelines) {
+  double first = std::numeric_limits<double>::infinity(), last = 0;
+  for (const kvick::RequestTimeline& timeline : timelines) {
+    if (timeline.outputs.empty()) continue;
+    first = std::min(first, timeline.outputs.front().seconds);
+    last = std::max(last, timeline.outputs.back().seconds);
+  }
+  int count = 0;
+  for (const kvick::RequestTimeline& timeline : timelines) {
+    for (const kvick::TimedOutput& output : timeline.outputs) {
+      if (output.seconds > first) count += output.num_tokens;
+    }
+  }
+  return count / (last - first);
+}
+
 struct Batching {
   std::string name;
   bool is_static;
@@ -75,9 +122,15 @@ inline kvick::RunResult run_batching(Session& session, const WorkloadPartOptions
                                .is_static = batching.is_static,
                                .cache_type = session.options().run.cache_type()});
   ProgressBar progress(label);
-  return kvick::run_workload(
-      batcher, workload, kvick::SteadyClock(),
-      [&](std::size_t done, std::size_t total) { progress.update(done, total); });
+  const auto update = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
+  if (options.events.empty()) {
+    return kvick::run_workload(batcher, workload, kvick::SteadyClock(), update);
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> events(
+      std::fopen(options.events.c_str(), "w"), &std::fclose);
+  if (!events) throw BadInput("cannot write --events file " + options.events);
+  WatchedBatcher watched(batcher, events.get());
+  return kvick::run_workload(watched, workload, kvick::SteadyClock(), update);
 }
 
 /// The first requests again, alone and on portable kernels.
@@ -208,6 +261,11 @@ inline ReportSection serve_part(Session& session, const WorkloadPartOptions& opt
     if (check.empty()) check = detail::check_requests(session, workload, result.outputs);
     throughput.check = check;
     section.measurements.push_back(std::move(throughput));
+    if (!options.events.empty()) {
+      section.measurements.push_back({.name = "between the first and the last token",
+                                      .unit = "tokens/s",
+                                      .samples = {detail::watched_throughput(result.timelines)}});
+    }
     detail::add_latencies(name, m, table.rows);
     const auto number = [](const std::optional<double>& value) {
       return value ? kvick::short_number(*value) : std::string("-");

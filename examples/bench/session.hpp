@@ -109,6 +109,16 @@ class Limits {
     return *read_;
   }
 
+  /// The loops of those that were needed, for the report.
+  std::vector<std::pair<std::string, std::string>> facts() const {
+    std::vector<std::pair<std::string, std::string>> facts;
+    for (const auto* limit : {&multiply_, &floats_, &read_}) {
+      if (!*limit || !**limit) continue;
+      facts.emplace_back("loop of the " + (**limit)->probe.name, (**limit)->variant);
+    }
+    return facts;
+  }
+
  private:
   kvick::ThreadPool pool_;
   kvick::Isa isa_;

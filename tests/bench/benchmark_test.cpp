@@ -61,7 +61,7 @@ TEST(CheckOutputs, FindsASingleWrongTokenAndStopsWhereItIsTold) {
   for (const auto& prompt : kPrompts) workload.requests.push_back({.prompt = prompt});
   EXPECT_EQ(check_outputs(model, workload, report.outputs), 600u);
   EXPECT_EQ(check_outputs(model, workload, report.outputs, {.max_tokens = 204}), 400u);
-  for (const std::size_t at : {0, 1, 125, 127, 128, 199}) {
+  for (const std::size_t at : {0u, 1u, 125u, 127u, 128u, 199u}) {
     auto outputs = report.outputs;
     outputs[1][at] = (outputs[1][at] + 1) % 50;
     const std::string place = "at output " + std::to_string(at) + " of request 1";
@@ -82,6 +82,7 @@ TEST(Benchmark, MeasuresARealModelFromText) {
       benchmark(model, tokenizer, prompts, {.max_tokens = 20, .batch_size = 3});
   EXPECT_EQ(alone.digest, batch.digest);
   EXPECT_EQ(alone.num_checked_tokens, 60u);
+  EXPECT_EQ(alone.num_threads, 2);
   EXPECT_GT(alone.throughput(), 0);
   std::ostringstream text;
   text << batch;

@@ -42,7 +42,7 @@ double kolmogorov_smirnov(std::vector<double> samples, const std::function<doubl
 }
 
 TEST(ArrivalTimes, OfBurstinessOneAreAPoissonProcess) {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
     SCOPED_TRACE(seed);
     constexpr double kRate = 4;
     const auto gaps = gaps_of(arrival_times(20'000, kRate, 1, seed));

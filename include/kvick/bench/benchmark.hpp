@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <ostream>
@@ -39,6 +40,7 @@
 #include "kvick/bench/workload.hpp"
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/error.hpp"
+#include "kvick/core/thread_count.hpp"
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
 #include "kvick/sampling/sampler.hpp"
@@ -65,6 +67,8 @@ struct BenchmarkReport {
   std::string digest = {};                              ///< of the outputs
   std::size_t num_checked_tokens = 0;                   ///< found equal to the plain path's
   std::optional<std::uint64_t> peak_memory_bytes = {};  ///< of the process, before the check
+  Isa isa = default_isa();                              ///< the model's, where it tells
+  int num_threads = default_num_threads();              ///< likewise
   BenchmarkOptions options = {};
 
   // Medians over the repetitions.
@@ -253,7 +257,9 @@ BenchmarkReport benchmark(Model& model, std::span<const std::vector<TokenId>> pr
   report.num_requests = prompts.size();
   report.num_prompt_tokens = report.repetitions.front().num_prompt_tokens;
   report.num_output_tokens = report.repetitions.front().num_output_tokens;
-  report.peak_memory_bytes = peak_memory_bytes();
+  report.peak_memory_bytes = kvick::peak_memory_bytes();
+  if constexpr (requires { Isa(model.isa()); }) report.isa = model.isa();
+  if constexpr (requires { int(model.num_threads()); }) report.num_threads = model.num_threads();
   if (options.checks_outputs) {
     report.num_checked_tokens =
         check_outputs(model, workload, report.outputs,
@@ -315,7 +321,7 @@ inline Report BenchmarkReport::to_report() const {
   section.distributions = {ttft, tpot, itl, e2el};
   const auto text = [](auto number) { return std::to_string(number); };
   return {"kvick benchmark",
-          {machine_facts(default_isa(), default_num_threads()),
+          {machine_facts(isa, num_threads),
            build_facts(),
            {"parameters",
             {{"requests", text(num_requests)},

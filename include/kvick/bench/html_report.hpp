@@ -26,10 +26,13 @@ inline std::string html_report(const Report& report);
 namespace detail {
 
 inline constexpr std::string_view kReportStyle = R"css(
-:root{color-scheme:light dark;--page:#f6f5f2;--card:#fff;--ink:#1d2026;--muted:#636873;--grid:#e4e2dc;
+:root{color-scheme:light dark;--page:#f6f5f2;--card:#fff;--ink:#1d2026;--muted:#636873;
+--grid:#e4e2dc;
 --track:#eeece7;--c0:#2f6bd8;--c1:#d4572a;--c2:#12876a;--c3:#8250c4;--c4:#b07a00;--c5:#c0356d}
-@media(prefers-color-scheme:dark){:root{--page:#121418;--card:#1b1e24;--ink:#e9e7e2;--muted:#9ba1ac;
---grid:#333842;--track:#262a32;--c0:#6ea0ff;--c1:#ff8f66;--c2:#45c9a2;--c3:#bd93f5;--c4:#e5b64a;--c5:#f57fab}}
+@media(prefers-color-scheme:dark){:root{--page:#121418;--card:#1b1e24;--ink:#e9e7e2;
+--muted:#9ba1ac;
+--grid:#333842;--track:#262a32;--c0:#6ea0ff;--c1:#ff8f66;--c2:#45c9a2;--c3:#bd93f5;--c4:#e5b64a;
+--c5:#f57fab}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
 main{max-width:1160px;margin:0 auto;padding:28px 16px 48px}
@@ -37,10 +40,13 @@ h1{font-size:26px;line-height:1.25;margin:0 0 4px}h2{font-size:20px;margin:36px 
 h3{font-size:15px;margin:0 0 10px}p{margin:8px 0}.note,.sub{color:var(--muted)}
 .sub{margin:0 0 20px;overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,330px),1fr));gap:12px;align-items:start}
-.card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:14px 16px;margin:0;min-width:0}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:12px;
+align-items:start}
+.card{background:var(--card);border:1px solid var(--grid);border-radius:10px;padding:14px 16px;
+margin:0;min-width:0}
 .grid figure{max-width:560px}
-.tile b{display:block;font-size:24px;line-height:1.3;font-weight:650}.tile i{font-size:14px;font-style:normal;font-weight:400}.tile span{color:var(--muted);font-size:14px}
+.tile b{display:block;font-size:24px;line-height:1.3;font-weight:650}.tile i{font-size:14px;
+font-style:normal;font-weight:400}.tile span{color:var(--muted);font-size:14px}
 .tile small{display:block;font-size:13px;color:var(--muted)}
 figcaption{font-weight:600;font-size:15px;margin-bottom:8px}
 svg{display:block;width:100%;height:auto;font-size:11px;overflow:visible}
@@ -57,7 +63,8 @@ svg .dot{stroke:var(--card);stroke-width:1}
 .curve.s3{stroke:var(--c3)}.curve.s4{stroke:var(--c4)}.curve.s5{stroke:var(--c5)}
 .scroll{overflow-x:auto}h3:not(:first-child),.scroll+.scroll{margin-top:20px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--grid);white-space:nowrap}
+th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--grid);
+white-space:nowrap}
 th{color:var(--muted);font-weight:500}tr:last-child td{border-bottom:0}
 dl{display:grid;grid-template-columns:minmax(90px,auto) 1fr;gap:4px 14px;margin:0;font-size:14px}
 dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}

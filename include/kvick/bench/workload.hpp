@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Seeded requests to measure with: how long prompts and outputs are, and when they arrive.
 //
-//   auto workload = kvick::make_workload({.num_requests = 200,
-//                                         .prompt_tokens = kvick::uniform_length(32, 256),
-//                                         .output_tokens = kvick::log_normal_length(64, 0.6, 1, 512),
-//                                         .request_rate = 4.0, .vocab_size = model.vocab_size()});
+//   auto workload = kvick::make_workload(
+//       {.num_requests = 200,
+//        .prompt_tokens = kvick::uniform_length(32, 256),
+//        .output_tokens = kvick::log_normal_length(64, 0.6, 1, 512),
+//        .request_rate = 4.0,
+//        .vocab_size = model.vocab_size()});
 //
 // Open loop: requests come at their times, whatever the server does. Gaps are gamma distributed
 // with shape `burstiness` and mean 1 / request_rate: 1 is a Poisson process, below it arrivals come
