@@ -2,7 +2,7 @@
 // Byte-pair encoding's loop: of all neighbours that may merge, the best pair first, until none may.
 //
 // Symbols are a list within a vector, merges wait in a heap. A merge may be outdated when its turn
-// comes: a symbol only grows or vanishes, so an equal length of both means that neither has changed.
+// comes: a symbol only grows or vanishes, so an equal length of both means that neither changed.
 // n log n for n symbols, without recursion.
 //
 // Layer     text.
@@ -22,8 +22,8 @@ namespace detail {
 inline constexpr std::uint32_t kNoSymbol = UINT32_MAX;
 
 /// `symbols` have previous, next, length (0 once merged into the left neighbour) and token; the
-/// first is symbol 0. find_merge(left) gives the merge of symbol `left` with the one after it, which
-/// has left, length (of both) and token, or nothing. is_worse orders merges. `heap` is room to work.
+/// first is symbol 0. find_merge(left) gives the merge of symbol `left` with its next, which
+/// has left, length (of both) and token, or nothing. is_worse orders merges; `heap` is work space.
 template <class Symbol, class Merge, class FindMerge, class IsWorse>
 void merge_best_first(std::vector<Symbol>& symbols, std::vector<Merge>& heap, FindMerge find_merge,
                       IsWorse is_worse) {
