@@ -6,6 +6,7 @@
 //   kvick-tokenize -m MODEL.gguf -p "Once" --pieces        prints each token on a line of its own
 //   kvick-tokenize -m MODEL.gguf --decode 1,403,407        prints Once upon
 //   kvick-tokenize -m MODEL.gguf --file BOOK.txt --speed   prints the ids, and tokens/s to stderr
+//   kvick-tokenize -m MODEL.gguf --chat --text <CHAT.json  prints what a chat model reads
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "kvick/gguf/gguf_file.hpp"
+#include "kvick/text/chat_template.hpp"
 #include "kvick/text/streaming_decoder.hpp"
 #include "kvick/text/tokenizer.hpp"
 #include "support/default_model.hpp"
@@ -36,6 +38,9 @@ struct Options {
   std::vector<std::string> files;
   std::optional<std::string> ids_to_decode;
   bool takes_json = false;
+  bool takes_messages = false;
+  std::string chat_family;
+  bool print_text = false;
   bool no_bos = false;
   bool parse_special = false;
   bool print_pieces = false;
@@ -71,6 +76,16 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_flag("--json", options.takes_json,
                "the input is a JSON list of texts, the output a JSON list of lists of ids")
       ->excludes(decode);
+  auto* const chat =
+      app.add_flag(
+             "--chat", options.takes_messages,
+             "the input is a conversation, a JSON list of {\"role\", \"content\"}; the output is "
+             "what the chat template makes of it")
+          ->excludes(decode);
+  app.add_option("--chat-template", options.chat_family,
+                 "how messages are written, such as chatml; default: the template of the file")
+      ->type_name("NAME")
+      ->needs(chat);
   app.add_flag("--no-bos", options.no_bos, "no begin of sequence token before the text");
   app.add_flag("--special", options.parse_special,
                "control tokens such as <|im_end|> may be written in the text");
@@ -79,11 +94,18 @@ std::optional<Options> parse_options(int argc, char** argv) {
   app.add_flag("--pieces", options.print_pieces,
                "a line per token: its id and its text, escaped as in JSON")
       ->excludes(decode);
+  app.add_flag("--text", options.print_text, "of a conversation, its text instead of ids")
+      ->needs(chat);
   app.add_flag("--speed", options.print_speed, "tokens/s and MB/s on standard error")
       ->excludes(decode);
   if (!programs::parse_command_line(app, argc, argv)) return std::nullopt;
   if (options.takes_json && options.print_pieces) {
     throw programs::BadInput("--pieces cannot be combined with --json");
+  }
+  const bool has_text_options = options.takes_json || options.no_bos || options.parse_special ||
+                                options.print_speed || (options.print_text && options.print_pieces);
+  if (options.takes_messages && has_text_options) {
+    throw programs::BadInput("--chat can be combined with --text or --pieces only");
   }
   if (options.model.empty()) options.model = programs::default_model();
   return options;
@@ -180,11 +202,42 @@ void encode(const kvick::Tokenizer& tokenizer, const Options& options) {
   }
 }
 
+std::vector<kvick::ChatMessage> parse_messages(const std::string& input) {
+  try {
+    std::vector<kvick::ChatMessage> messages;
+    for (const nlohmann::json& message : nlohmann::json::parse(input)) {
+      messages.push_back({message.at("role"), message.at("content")});
+    }
+    return messages;
+  } catch (const nlohmann::json::exception& error) {
+    throw programs::BadInput(std::string("--chat needs a list of messages: ") + error.what());
+  }
+}
+
+/// What the model reads of conversations.
+void print_chats(const kvick::GgufFile& file, const kvick::Tokenizer& tokenizer,
+                 const Options& options) {
+  const kvick::ChatTemplate chat(file, tokenizer, options.chat_family);
+  for (const std::string& input : read_inputs(options)) {
+    const auto messages = parse_messages(input);
+    if (options.print_text) {
+      programs::print(chat.render(messages) + "\n");
+    } else if (const auto ids = chat.encode(tokenizer, messages); options.print_pieces) {
+      programs::print(pieces(tokenizer, ids));
+    } else {
+      programs::print(programs::format_token_ids(ids) + "\n");
+    }
+  }
+}
+
 void run(int argc, char** argv) {
   const auto options = parse_options(argc, argv);
   if (!options) return;
-  const kvick::Tokenizer tokenizer(kvick::GgufFile(options->model), options->pre_tokenizer);
-  if (options->ids_to_decode) {
+  const kvick::GgufFile file(options->model);
+  const kvick::Tokenizer tokenizer(file, options->pre_tokenizer);
+  if (options->takes_messages) {
+    print_chats(file, tokenizer, *options);
+  } else if (options->ids_to_decode) {
     programs::print(decode(tokenizer, *options->ids_to_decode) + "\n");
   } else {
     encode(tokenizer, *options);

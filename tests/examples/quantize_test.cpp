@@ -25,6 +25,7 @@
 #include "support/shared_data.hpp"
 #include "support/subprocess.hpp"
 #include "support/tiny_model.hpp"
+#include "support/trained_models.hpp"
 
 namespace {
 
@@ -380,26 +381,31 @@ TEST_F(QuantizeProgram, ACopyPredictsTheSame) {
 }
 
 TEST_F(QuantizeProgram, JudgesStoriesOnText) {
-  const auto source = support::shared_path(kStories);
-  if (!source) GTEST_SKIP() << support::missing(kStories);
   const std::string story = write("story",
                                   "Once upon a time, there was a little girl named Lily. She loved "
                                   "to play outside in the park. One day, she saw a big tree.");
-  const auto divergence = [&](const std::string& type) -> double {
-    return results({*source, path("out.gguf"), "--type", type, "--force", "--judge",
-                    story})["judgement"]["kl_divergence"]["mean"];
-  };
-  const double q4_0 = divergence("q4_0");
-  const double q5_0 = divergence("q5_0");
-  const double q8_0 = divergence("q8_0");
-  EXPECT_GT(q4_0, q5_0);
-  EXPECT_GT(q5_0, q8_0);
-  EXPECT_GT(q8_0, 0.0);
-  EXPECT_LT(q4_0, 0.5) << "it still tells stories: the entropy of a token is above 1 nat";
-  const std::string output =
-      text({*source, path("out.gguf"), "--type", "q4_0", "--force", "--judge", story});
-  for (const std::string part : {"\nkl divergence   mean ", "\nsame top token  ", "\nweights "}) {
-    EXPECT_NE(output.find(part), std::string::npos) << output;
+  for (const std::string& source : support::trained_models()) {
+    SCOPED_TRACE(source);
+    const auto divergence = [&](const std::string& type) -> double {
+      return results({source, path("out.gguf"), "--type", type, "--force", "--judge",
+                      story})["judgement"]["kl_divergence"]["mean"];
+    };
+    const double q4_0 = divergence("q4_0");
+    const double q5_0 = divergence("q5_0");
+    const double q8_0 = divergence("q8_0");
+    EXPECT_GT(q4_0, q5_0);
+    EXPECT_GT(q5_0, q8_0);
+    if (source == support::demo_model()) {
+      EXPECT_EQ(q8_0, 0.0) << "it is stored so";
+    } else {
+      EXPECT_GT(q8_0, 0.0);
+    }
+    EXPECT_LT(q4_0, 0.5) << "it still tells stories: the entropy of a token is above 1 nat";
+    const std::string output =
+        text({source, path("out.gguf"), "--type", "q4_0", "--force", "--judge", story});
+    for (const std::string part : {"\nkl divergence   mean ", "\nsame top token  ", "\nweights "}) {
+      EXPECT_NE(output.find(part), std::string::npos) << output;
+    }
   }
 }
 

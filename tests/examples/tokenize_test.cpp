@@ -108,6 +108,26 @@ TEST(Tokenize, TakesAListOfTextsAsJson) {
   expect_refusal(kProgram, {"-m", model.path(), "--json", "--pieces"}, "--pieces");
 }
 
+TEST(Tokenize, ShowsWhatAChatModelReads) {
+  const support::RandomModel model;
+  const std::string messages = R"([{"role": "user", "content": "bace <s>"}])";
+  const std::vector<std::string> chat = {"-m", model.path(), "--chat", "--chat-template", "zephyr"};
+  auto text = chat, pieces = chat;
+  text.push_back("--text");
+  pieces.push_back("--pieces");
+  EXPECT_EQ(tokenize(text, messages), "<|user|>\nbace <s></s>\n<|assistant|>\n");
+  const std::string ids = tokenize(chat, messages);
+  EXPECT_EQ(tokenize({"-m", model.path(), "--decode", ids}), "<|user|>\nbace <s>\n<|assistant|>\n");
+  EXPECT_TRUE(tokenize(pieces, messages).starts_with("1\t\"<s>\"\n")) << ids;
+  for (const char* const input : {"", "{}", "[1]", R"([{"role": "user"}])", R"("a")", "[]",
+                                  R"([{"role": "tool", "content": "a"}])"}) {
+    expect_refusal(kProgram, chat, "", {.input = input});
+  }
+  expect_refusal(kProgram, {"-m", model.path(), "--chat"}, "chatml", {.input = messages});
+  expect_refusal(kProgram, {"-m", model.path(), "--chat", "--json"}, "--chat");
+  expect_refusal(kProgram, {"-m", model.path(), "--text", "-p", "a"}, "--chat");
+}
+
 TEST(Tokenize, TellsItsSpeedOnRequest) {
   const support::RandomModel model;
   const auto result = run_program(kProgram, {"-m", model.path(), "-p", "bace", "--speed"});

@@ -14,8 +14,8 @@
 
 #include "model/evaluate.hpp"
 #include "support/allocation_counter.hpp"
-#include "support/shared_data.hpp"
 #include "support/tiny_model.hpp"
+#include "support/trained_models.hpp"
 
 namespace {
 
@@ -399,14 +399,14 @@ TEST(Transformer, ConvertsWeightsAtLoad) {
 }
 
 TEST(Transformer, TrainedModelGivesTheSameBitsOnEveryPath) {
-  const auto path = support::shared_path("models/stories260K.gguf");
-  if (!path) GTEST_SKIP() << support::missing("models/stories260K.gguf");
-  Transformer one(*path, {.threads = 1, .isa = Isa::kPortable});
-  const auto tokens = random_tokens(200, one.vocab_size(), 17);
-  const Matrix expected = evaluate(one, tokens, tokens.size());
-  Transformer other(*path, {.threads = 3});
-  for (const std::size_t chunk : {1u, 3u, 7u, 64u, 200u}) {
-    EXPECT_EQ(evaluate(other, tokens, chunk), expected) << chunk;
+  for (const std::string& path : support::trained_models()) {
+    Transformer one(path, {.threads = 1, .isa = Isa::kPortable});
+    const auto tokens = random_tokens(200, one.vocab_size(), 17);
+    const Matrix expected = evaluate(one, tokens, tokens.size());
+    Transformer other(path, {.threads = 3});
+    for (const std::size_t chunk : {1u, 3u, 7u, 64u, 200u}) {
+      EXPECT_EQ(evaluate(other, tokens, chunk), expected) << path << ", " << chunk;
+    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include "support/gguf_builder.hpp"
 #include "support/oracle.hpp"
 #include "support/tiny_model.hpp"
+#include "support/trained_models.hpp"
 
 namespace kvick {
 namespace {
@@ -364,7 +365,7 @@ void expect_mean_of_oracle(const std::filesystem::path& path, std::span<const To
     sum += mean * static_cast<double>(window.size() - 1);
     count += window.size() - 1;
   }
-  Transformer model(path);
+  Transformer model(path, {.activations = ActivationType::kF32});
   const auto nll = negative_log_likelihoods(
       model, tokens, {.context = static_cast<int>(context), .cache_type = ElementType::kF32});
   ASSERT_EQ(nll.size(), count);
@@ -375,13 +376,14 @@ void expect_mean_of_oracle(const std::filesystem::path& path, std::span<const To
 
 TEST(NegativeLogLikelihoods, AgreeWithTheOracleOnATrainedModel) {
   if (const auto reason = support::oracle_missing()) GTEST_SKIP() << *reason;
-  const auto path = support::shared_path("models/stories260K.gguf");
-  if (!path) GTEST_SKIP() << support::missing("models/stories260K.gguf");
   // "Once upon a time" and then noise: likely and unlikely tokens.
   std::vector<TokenId> tokens = {1, 403, 407, 261, 378};
   const auto noise = random_tokens(150, 512, 10);
   tokens.insert(tokens.end(), noise.begin(), noise.end());
-  expect_mean_of_oracle(*path, tokens, /*context=*/128);
+  for (const std::string& path : support::trained_models()) {
+    SCOPED_TRACE(path);
+    expect_mean_of_oracle(path, tokens, /*context=*/128);
+  }
 }
 
 TEST(NegativeLogLikelihoods, AgreeWithTheOracleOnARandomModel) {

@@ -38,6 +38,7 @@
 #include "kvick/core/matrix.hpp"
 #include "kvick/text/border_set.hpp"
 #include "kvick/text/byte_alphabet.hpp"
+#include "kvick/text/impl/merge_loop.hpp"
 #include "kvick/text/merge_table.hpp"
 #include "kvick/text/piece_index.hpp"
 #include "kvick/text/pre_tokenizer.hpp"
@@ -55,7 +56,7 @@ class BpeTokenizer {
 
  private:
   struct Symbol {            // a token so far
-    std::uint32_t previous;  // in the list of symbols; kNone at the ends
+    std::uint32_t previous;  // in the list of symbols; kNoSymbol at the ends
     std::uint32_t next;
     std::uint32_t length;  // in bytes; 0: merged into its left neighbour
     TokenId token;
@@ -70,7 +71,6 @@ class BpeTokenizer {
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;  // the lowest rank first
   };
-  static constexpr std::uint32_t kNone = UINT32_MAX;
   static constexpr int kBorderBits = 20;  // 128 KiB
 
   static bool is_worse(const Candidate& a, const Candidate& b) noexcept;
@@ -82,7 +82,7 @@ class BpeTokenizer {
 
   void encode_word(std::string_view word, Workspace& work, std::vector<TokenId>& tokens) const;
   void encode_cut(std::string_view cut, Workspace& work, std::vector<TokenId>& tokens) const;
-  void queue(std::uint32_t left, Workspace& work) const;
+  std::optional<Candidate> find_merge(const Workspace& work, std::uint32_t left) const noexcept;
   void merge(std::string_view cut, Workspace& work, std::vector<TokenId>& tokens) const;
 
   PreTokenizer pre_tokenizer_;
@@ -239,14 +239,15 @@ inline bool BpeTokenizer::is_worse(const Candidate& a, const Candidate& b) noexc
   return a.rank > b.rank || (a.rank == b.rank && a.left > b.left);
 }
 
-/// Puts the merge of symbol `left` with the one after it at the end of the heap, if there is one.
-inline void BpeTokenizer::queue(std::uint32_t left, Workspace& work) const {
+/// The merge of symbol `left` with the one after it, if there is one.
+inline std::optional<BpeTokenizer::Candidate> BpeTokenizer::find_merge(
+    const Workspace& work, std::uint32_t left) const noexcept {
   const Symbol& symbol = work.symbols[left];
-  if (symbol.next == kNone) return;
+  if (symbol.next == detail::kNoSymbol) return std::nullopt;
   const Symbol& right = work.symbols[symbol.next];
   const MergeTable::Merge found = merges_.find(symbol.token, right.token);
-  if (found.token == kNoToken) return;
-  work.heap.push_back({found.rank, left, symbol.length + right.length, found.token});
+  if (found.token == kNoToken) return std::nullopt;
+  return Candidate{found.rank, left, symbol.length + right.length, found.token};
 }
 
 inline void BpeTokenizer::merge(std::string_view cut, Workspace& work,
@@ -255,36 +256,14 @@ inline void BpeTokenizer::merge(std::string_view cut, Workspace& work,
   work.symbols.clear();
   for (std::uint32_t i = 0; i < size; ++i) {
     const auto byte = static_cast<unsigned char>(cut[i]);
-    work.symbols.push_back(
-        {i > 0 ? i - 1 : kNone, i + 1 < size ? i + 1 : kNone, 1, byte_tokens_[byte]});
+    work.symbols.push_back({i > 0 ? i - 1 : detail::kNoSymbol,
+                            i + 1 < size ? i + 1 : detail::kNoSymbol, 1, byte_tokens_[byte]});
   }
-  work.heap.clear();
-  for (std::uint32_t i = 0; i < size; ++i) queue(i, work);
-  std::make_heap(work.heap.begin(), work.heap.end(), is_worse);
-  const auto queue_in_order = [&](std::uint32_t left) {
-    const std::size_t count = work.heap.size();
-    queue(left, work);
-    if (work.heap.size() > count) std::push_heap(work.heap.begin(), work.heap.end(), is_worse);
-  };
-  while (!work.heap.empty()) {
-    const Candidate best = work.heap.front();
-    std::pop_heap(work.heap.begin(), work.heap.end(), is_worse);
-    work.heap.pop_back();
-    Symbol& left = work.symbols[best.left];
-    // A symbol only grows or vanishes, so an equal length means that neither half has changed.
-    if (left.length == 0 || left.next == kNone) continue;
-    Symbol& right = work.symbols[left.next];
-    if (left.length + right.length != best.length) continue;
-    left.length = best.length;
-    left.token = best.token;
-    left.next = right.next;
-    right.length = 0;
-    if (left.next != kNone) work.symbols[left.next].previous = best.left;
-    if (left.previous != kNone) queue_in_order(left.previous);
-    queue_in_order(best.left);
-  }
+  detail::merge_best_first(
+      work.symbols, work.heap, [&](std::uint32_t left) { return find_merge(work, left); },
+      is_worse);
   std::size_t at = 0;
-  for (std::uint32_t i = 0; i != kNone; i = work.symbols[i].next) {
+  for (std::uint32_t i = 0; i != detail::kNoSymbol; i = work.symbols[i].next) {
     const TokenId token = work.symbols[i].token != kNoToken ? work.symbols[i].token : unk_id_;
     detail::require(token != kNoToken, ErrorCode::kArgument, "Tokenizer::encode",
                     "text must have bytes that are in the vocabulary, got byte ",

@@ -14,8 +14,8 @@
 // Accuracy  The text that Jinja gives with trim_blocks and lstrip_blocks, the way in which
 //           transformers runs templates, with add_generation_prompt and without tools. The date,
 //           where one is asked for, is 26 July 2024: the same text on every day.
-// Errors    Error(kUnsupported) for what is not known or goes wrong, and for a program that does too
-//           much or calls too deeply; Error(kArgument) for messages that the template refuses.
+// Errors    Error(kUnsupported) for what is not known or goes wrong, and for a program that does
+//           too much or calls too deeply; Error(kArgument) for messages that the template refuses.
 // Threads   Immutable.
 // Source    Jinja's template designer documentation.
 // Layer     text.

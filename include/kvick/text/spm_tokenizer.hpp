@@ -32,6 +32,7 @@
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/text/border_set.hpp"
+#include "kvick/text/impl/merge_loop.hpp"
 #include "kvick/text/piece_index.hpp"
 #include "kvick/text/vocabulary.hpp"
 
@@ -50,7 +51,7 @@ class SpmTokenizer {
 
  private:
   struct Symbol {            // a run of characters that is one piece so far
-    std::uint32_t previous;  // in the list of symbols; kNone at the ends
+    std::uint32_t previous;  // in the list of symbols; kNoSymbol at the ends
     std::uint32_t next;
     std::uint32_t offset;  // in the text
     std::uint32_t length;  // 0: merged into its left neighbour
@@ -71,7 +72,6 @@ class SpmTokenizer {
     float score = 0;
     bool is_mergeable = false;
   };
-  static constexpr std::uint32_t kNone = UINT32_MAX;
   /// 32 KiB; Llama's 32,000 pieces set 1 bit in 50.
   static constexpr int kBorderBits = 18;
 
@@ -79,8 +79,6 @@ class SpmTokenizer {
   TokenId find_mergeable(std::string_view text) const noexcept;
   void append_symbol(Workspace& work, std::size_t offset, std::size_t length) const;
   std::optional<Merge> find_merge(const Workspace& work, std::uint32_t left) const noexcept;
-  void queue_merge(Workspace& work, std::uint32_t left) const;
-  void merge_symbols(Workspace& work) const;
   void flush(Workspace& work, std::vector<TokenId>& tokens) const;
 
   PieceIndex index_;
@@ -187,8 +185,8 @@ inline void SpmTokenizer::append_symbol(Workspace& work, std::size_t offset,
                                         std::size_t length) const {
   const auto index = static_cast<std::uint32_t>(work.symbols.size());
   if (index > 0) work.symbols.back().next = index;
-  work.symbols.push_back({index > 0 ? index - 1 : kNone, kNone, static_cast<std::uint32_t>(offset),
-                          static_cast<std::uint32_t>(length),
+  work.symbols.push_back({index > 0 ? index - 1 : detail::kNoSymbol, detail::kNoSymbol,
+                          static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(length),
                           find_mergeable(work.text.substr(offset, length))});
 }
 
@@ -196,49 +194,20 @@ inline void SpmTokenizer::append_symbol(Workspace& work, std::size_t offset,
 inline std::optional<SpmTokenizer::Merge> SpmTokenizer::find_merge(
     const Workspace& work, std::uint32_t left) const noexcept {
   const Symbol& symbol = work.symbols[left];
-  if (symbol.next == kNone) return std::nullopt;
+  if (symbol.next == detail::kNoSymbol) return std::nullopt;
   const std::uint32_t length = symbol.length + work.symbols[symbol.next].length;
   const TokenId token = find_mergeable(work.text.substr(symbol.offset, length));
   if (token == kNoToken) return std::nullopt;
   return Merge{tokens_[static_cast<std::size_t>(token)].score, left, length, token};
 }
 
-inline void SpmTokenizer::queue_merge(Workspace& work, std::uint32_t left) const {
-  const auto merge = find_merge(work, left);
-  if (!merge) return;
-  work.heap.push_back(*merge);
-  std::push_heap(work.heap.begin(), work.heap.end(), is_worse);
-}
-
-inline void SpmTokenizer::merge_symbols(Workspace& work) const {
-  for (std::uint32_t i = 0; i < work.symbols.size(); ++i) {
-    if (const auto merge = find_merge(work, i)) work.heap.push_back(*merge);
-  }
-  std::make_heap(work.heap.begin(), work.heap.end(), is_worse);
-  while (!work.heap.empty()) {
-    const Merge merge = work.heap.front();
-    std::pop_heap(work.heap.begin(), work.heap.end(), is_worse);
-    work.heap.pop_back();
-    Symbol& left = work.symbols[merge.left];
-    // A symbol only grows or vanishes, so an equal length means that neither half has changed.
-    if (left.length == 0 || left.next == kNone) continue;
-    Symbol& right = work.symbols[left.next];
-    if (left.length + right.length != merge.length) continue;
-    left.length = merge.length;
-    left.token = merge.token;
-    left.next = right.next;
-    right.length = 0;
-    if (left.next != kNone) work.symbols[left.next].previous = merge.left;
-    if (left.previous != kNone) queue_merge(work, left.previous);
-    queue_merge(work, merge.left);
-  }
-}
-
 /// Merges the symbols collected so far, appends their tokens and starts anew.
 inline void SpmTokenizer::flush(Workspace& work, std::vector<TokenId>& tokens) const {
   if (work.symbols.empty()) return;
-  merge_symbols(work);
-  for (std::uint32_t i = 0; i != kNone; i = work.symbols[i].next) {
+  detail::merge_best_first(
+      work.symbols, work.heap, [&](std::uint32_t left) { return find_merge(work, left); },
+      is_worse);
+  for (std::uint32_t i = 0; i != detail::kNoSymbol; i = work.symbols[i].next) {
     const Symbol& symbol = work.symbols[i];
     if (symbol.token != kNoToken) {
       tokens.push_back(symbol.token);
