@@ -149,8 +149,13 @@ TEST(StepCostModel, NeverHasNegativeTermsNorTakesNonsense) {
 TEST(StepCostModel, DoublesTheTokensOfPromptsThatItTrustsItselfWith) {
   StepCostModel model;
   EXPECT_EQ(model.max_prefill_tokens(), 32);
+  StepShape alone;
+  alone.add_prefill(1000, 0);
+  model.observe(alone, 2000);
+  EXPECT_EQ(model.max_prefill_tokens(), 32) << "says nothing of steps that decode";
   for (const int count : {10, 32, 64, 1}) {
     StepShape shape;
+    shape.add_decode(1, 0);
     shape.add_prefill(count, 0);
     model.observe(shape, 100);
   }

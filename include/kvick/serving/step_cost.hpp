@@ -77,8 +77,8 @@ class StepCostModel {
   /// Zero until steps were observed: what is not known costs nothing.
   const StepCost& cost() const noexcept { return cost_; }
 
-  /// The most tokens of prompts that a step may have without leaving what is known: 32, then twice
-  /// the most that was observed.
+  /// The most tokens of prompts that a step may have beside decode rows without leaving what is
+  /// known: 32, then twice the most that was observed so.
   int max_prefill_tokens() const noexcept { return max_prefill_tokens_; }
 
   void observe(const StepShape& shape, double ms) noexcept;
@@ -165,6 +165,7 @@ inline void StepCostModel::observe(const StepShape& shape, double ms) noexcept {
            .row_depth = scaled_[2] / kScales[2],
            .token = scaled_[3] / kScales[3],
            .token_depth = scaled_[4] / kScales[4]};
+  if (shape.num_decode_rows == 0) return;
   const double twice = std::min(2 * shape.num_prefill_tokens, 1e9);
   max_prefill_tokens_ = std::max(max_prefill_tokens_, static_cast<int>(twice));
 }
