@@ -7,12 +7,11 @@
 //           costs nothing. Equal priorities are served first come, first served.
 // Samples   Of several continuations of a prompt one computes it; the others are held back until it
 //           has, or until it has ended, when the next takes its place.
-// Threads   One at a time. Only add(), wait() and take_finished() allocate.
+// Threads   One at a time. Only add(), wait_again() and take_finished() allocate.
 // Layer     serving: may include core, cache, model.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -200,3 +200,4 @@ Scheduler(const SchedulerOptions&, Room&) -> Scheduler<Room>;
 // ---- Implementation: nothing below is API ----
 
 #include "kvick/serving/impl/scheduler.hpp"
+#include "kvick/serving/impl/scheduler_plan.hpp"
