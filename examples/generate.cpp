@@ -5,7 +5,7 @@
 //   kvick-generate -m MODEL.gguf --chat
 //
 // To see how the library is used, begin with run() at the end. evaluate() runs the model over
-// tokens, Session::generate() turns its logits into new tokens, Continuation turns those into text.
+// tokens, Session::generate() turns its logits into new tokens, TextStream turns those into text.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@
 #include "kvick/sampling/sampler.hpp"
 #include "kvick/text/chat_template.hpp"
 #include "kvick/text/stop_matcher.hpp"
-#include "kvick/text/streaming_decoder.hpp"
+#include "kvick/text/text_stream.hpp"
 #include "kvick/text/tokenizer.hpp"
 #include "support/generate_options.hpp"
 #include "support/model.hpp"
@@ -90,30 +90,6 @@ void evaluate(Transformer& model, Transformer::Cache& cache, std::span<const Tok
 }
 
 // ---- Output: tokens to text ----
-
-/// The text after the prompt, up to a stop string.
-class Continuation {
- public:
-  Continuation(const kvick::Tokenizer& tokenizer, std::span<const TokenId> prompt,
-               kvick::StopMatcher stop_matcher)
-      : decoder_(tokenizer), stop_matcher_(std::move(stop_matcher)) {
-    // Whether the first new token keeps its space depends on what stands before it.
-    for (const TokenId token : prompt) decoder_.push(token);
-  }
-
-  /// The text that can be shown once `token` is known.
-  std::string push(TokenId token) { return stop_matcher_.push(decoder_.push(token)); }
-  /// What was held back.
-  std::string finish() {
-    std::string text = stop_matcher_.push(decoder_.finish());
-    return text + stop_matcher_.finish();
-  }
-  bool has_stopped() const { return stop_matcher_.has_matched(); }
-
- private:
-  kvick::StreamingDecoder decoder_;
-  kvick::StopMatcher stop_matcher_;
-};
 
 /// As few digits as give each float back: 9 or less.
 void write_logits(std::ofstream& file, const std::string& path, const kvick::Matrix& logits) {
@@ -227,7 +203,7 @@ class Session {
   /// The decoding loop: prints at most `max_new_tokens` new tokens as they come, and returns their
   /// text.
   std::string generate(int max_new_tokens) {
-    Continuation continuation(tokenizer_, tokens_, kvick::StopMatcher(options_.stop_strings));
+    kvick::TextStream continuation(tokenizer_, tokens_, options_.stop_strings);
     const std::span<const float> row(logits_.data(), static_cast<std::size_t>(logits_.size()));
     std::string text;
     std::vector<TokenId> new_tokens;

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// What batching gains on this machine, with a model of one's own.
+//
+//   kvick-serving-speed MODEL.gguf [--batch 16] [--requests 48] [--shortest 8] [--longest 256]
+//                       [--threads N] [--part batch|static|chunks|all]
+//
+// batch   Tokens/s of --batch sequences that decode together, beside one alone.
+// static  The same requests, of log-uniform output lengths, by continuous batching and in groups of
+//         --batch that each run padded to their longest; tokens that were asked for per second.
+// chunks  Inter-token latency of --batch / 2 sequences while prompts of 1,024 tokens arrive every
+//         20 steps, which take whole steps, chunks of 512 tokens, or of at most --step-ms.
+// Token ids are arbitrary, so random weights do. Requests are greedy and ignore end tokens.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "kvick/core/random.hpp"
+#include "kvick/model/transformer.hpp"
+#include "kvick/serving/engine_core.hpp"
+
+namespace {
+
+using Core = kvick::EngineCore<kvick::Transformer>;
+
+struct Options {
+  std::string model;
+  std::string part = "all";
+  int batch = 16;
+  int num_requests = 48;
+  int shortest = 8;
+  int longest = 256;
+  int threads = 0;
+  double step_ms = 100;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+kvick::GenerationRequest request_of(const kvick::Transformer& model, int num_prompt_tokens,
+                                    int num_new_tokens, unsigned seed) {
+  kvick::PhiloxStream random(seed);
+  std::vector<kvick::TokenId> prompt;
+  for (int i = 0; i < num_prompt_tokens; ++i) {
+    prompt.push_back(static_cast<kvick::TokenId>(
+        random.next_below(static_cast<std::uint32_t>(model.vocab_size()))));
+  }
+  kvick::GenerationRequest request;
+  request.prompt = std::move(prompt);
+  request.options.max_new_tokens = num_new_tokens;
+  return request;
+}
+
+kvick::EngineOptions engine_options(int batch, int max_seq_len, int step_tokens = 512) {
+  return {.scheduler = {.max_batch_size = batch,
+                        .max_seq_len = max_seq_len,
+                        .max_num_batched_tokens = step_tokens}};
+}
+
+/// Decoded tokens/s of `batch` sequences, after their prompts and a first round.
+double decode_rate(kvick::Transformer& model, int batch, int num_tokens) {
+  Core core(model, engine_options(batch, 16 + num_tokens + 2));
+  std::vector<kvick::GenerationHandle> handles;
+  for (int i = 0; i < batch; ++i) {
+    handles.push_back(core.submit(request_of(model, 16, num_tokens + 2, unsigned(i))));
+  }
+  while (core.metrics().num_output_tokens < 2 * batch) core.step();
+  const std::int64_t before = core.metrics().num_output_tokens;
+  const double start = now();
+  while (core.step()) {
+  }
+  return static_cast<double>(core.metrics().num_output_tokens - before) / (now() - start);
+}
+
+void measure_batch(kvick::Transformer& model, const Options& options) {
+  std::vector<double> alone, together;
+  for (int round = 0; round < 3; ++round) {
+    alone.push_back(decode_rate(model, 1, 32));
+    together.push_back(decode_rate(model, options.batch, 32));
+  }
+  std::sort(alone.begin(), alone.end());
+  std::sort(together.begin(), together.end());
+  std::printf("batch 1: %.1f tokens/s, batch %d: %.1f tokens/s (medians of 3), %.2f times\n",
+              alone[1], options.batch, together[1], together[1] / alone[1]);
+}
+
+/// Seconds to run requests of these lengths, all submitted at once.
+double run_seconds(kvick::Transformer& model, const Options& options, std::span<const int> lengths,
+                   int padded_to = 0) {
+  Core core(model, engine_options(options.batch, 16 + options.longest));
+  std::vector<kvick::GenerationHandle> handles;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    handles.push_back(
+        core.submit(request_of(model, 16, std::max(lengths[i], padded_to), unsigned(i))));
+  }
+  const double start = now();
+  while (core.step()) {
+  }
+  return now() - start;
+}
+
+void measure_static(kvick::Transformer& model, const Options& options) {
+  kvick::PhiloxStream random(1);
+  std::vector<int> lengths;
+  double num_tokens = 0;
+  for (int i = 0; i < options.num_requests; ++i) {
+    const double ratio = double(options.longest) / options.shortest;
+    lengths.push_back(int(std::lround(options.shortest * std::pow(ratio, random.next_uniform()))));
+    num_tokens += lengths.back();
+  }
+  const double continuous = run_seconds(model, options, lengths);
+  double padded = 0;
+  for (std::size_t first = 0; first < lengths.size(); first += std::size_t(options.batch)) {
+    const auto group = std::span(lengths).subspan(
+        first, std::min(std::size_t(options.batch), lengths.size() - first));
+    padded += run_seconds(model, options, group, *std::max_element(group.begin(), group.end()));
+  }
+  std::printf(
+      "%d requests of %d to %d new tokens, batch %d: continuous %.1f tokens/s, static %.1f "
+      "tokens/s, %.2f times\n",
+      options.num_requests, options.shortest, options.longest, options.batch,
+      num_tokens / continuous, num_tokens / padded, padded / continuous);
+}
+
+void measure_chunks(kvick::Transformer& model, const Options& options) {
+  constexpr int kPromptTokens = 1024, kNumPrompts = 4, kStepsBetween = 20;
+  const int num_readers = std::max(1, options.batch / 2);
+  const auto measure = [&](const char* label, int step_tokens, double step_ms) {
+    kvick::EngineOptions engine = engine_options(options.batch, kPromptTokens + 512, step_tokens);
+    engine.scheduler.max_step_ms = step_ms;
+    engine.cache.reuses_prefixes = false;
+    Core core(model, engine);
+    std::vector<kvick::GenerationHandle> readers;
+    for (int i = 0; i < num_readers; ++i) {
+      readers.push_back(
+          core.submit(request_of(model, 16, kStepsBetween * (kNumPrompts + 1), unsigned(i))));
+    }
+    const double start = now();
+    int next_prompt_at = kStepsBetween;
+    int num_prompts = 0;
+    while (core.step()) {
+      const std::int64_t decoded = core.metrics().num_output_tokens / num_readers;
+      if (num_prompts < kNumPrompts && decoded >= next_prompt_at) {
+        core.submit(request_of(model, kPromptTokens, 1, 100u + unsigned(num_prompts++)));
+        next_prompt_at += kStepsBetween;
+      }
+    }
+    const double seconds = now() - start;
+    std::vector<float> gaps;
+    for (const auto& reader : readers) {
+      const auto& itl = reader.result().metrics.itl_ms;
+      gaps.insert(gaps.end(), itl.begin(), itl.end());
+    }
+    std::sort(gaps.begin(), gaps.end());
+    const auto percentile = [&](double p) {
+      return double(gaps[std::size_t(p * double(gaps.size() - 1))]);
+    };
+    std::printf("%s: ITL median %.1f ms, 99th percentile %.1f ms, all in %.1f s\n", label,
+                percentile(0.5), percentile(0.99), seconds);
+  };
+  measure("whole prompts", kPromptTokens + options.batch, 0);
+  measure("chunks of 512 tokens", 512, 0);
+  measure("a time budget", 512, options.step_ms);
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measures what batching gains.", "kvick-serving-speed");
+  app.add_option("model", options.model, "GGUF file")->required();
+  app.add_option("--part", options.part)
+      ->check(CLI::IsMember({"batch", "static", "chunks", "all"}))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences at once")->capture_default_str();
+  app.add_option("--requests", options.num_requests)->capture_default_str();
+  app.add_option("--shortest", options.shortest, "new tokens")->capture_default_str();
+  app.add_option("--longest", options.longest, "new tokens")->capture_default_str();
+  app.add_option("--threads", options.threads, "default: what the process may use");
+  app.add_option("--step-ms", options.step_ms, "time budget of a step")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  kvick::Transformer model(options.model, {.threads = options.threads});
+  const bool is_all = options.part == "all";
+  if (is_all || options.part == "batch") measure_batch(model, options);
+  if (is_all || options.part == "static") measure_static(model, options);
+  if (is_all || options.part == "chunks") measure_chunks(model, options);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvick-serving-speed: %s\n", error.what());
+    return 2;
+  }
+}

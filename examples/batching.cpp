@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// Continuous batching: many prompts on one model, and how the batch changes from step to step.
+//
+//   kvick-batching --batch 4 -n 24
+//   kvick-batching -m MODEL.gguf -p "Once upon a time" -p "The dog" --threads 2
+//
+// Prompts join a running batch as soon as one of those before them has ended. Each text is the one
+// that its prompt gets alone.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvick/serving/engine_core.hpp"
+#include "support/default_model.hpp"
+#include "support/model.hpp"
+#include "support/program.hpp"
+#include "support/system.hpp"
+
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> prompts = {"Once upon a time", "One day, a girl", "There was a dog",
+                                      "The king",         "In the garden",   "Tom and Mia"};
+  int max_new_tokens = 32;
+  int batch_size = 4;
+  int step_tokens = 64;
+  programs::ModelOptions run;
+};
+
+void run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Continues many prompts at once and shows each step.", "kvick-batching");
+  programs::add_model_option(app, options.model, "GGUF file");
+  app.add_option("-p,--prompt", options.prompts, "a prompt; may be given many times");
+  app.add_option("-n,--max-new-tokens", options.max_new_tokens, "of the longest text")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--batch", options.batch_size, "sequences at once")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--step-tokens", options.step_tokens, "tokens in a step, at least --batch")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  programs::add_model_options(app, options.run, 2, "tokens of prompt and text");
+  if (!programs::parse_command_line(app, argc, argv)) return;
+
+  if (options.model.empty()) options.model = programs::default_model();
+
+  kvick::GgufFile file(options.model);
+  const kvick::Tokenizer tokenizer(file);
+  kvick::Transformer model = programs::load_model(std::move(file), options.run);
+  kvick::EngineCore core(model, tokenizer,
+                         {.scheduler = {.max_batch_size = options.batch_size,
+                                        .max_seq_len = programs::context_size(options.run.context,
+                                                                              model.max_seq_len()),
+                                        .max_num_batched_tokens = options.step_tokens},
+                          .cache = {.element_type = options.run.cache_type()}});
+
+  // Texts of different lengths, so that they end at different steps.
+  std::vector<kvick::GenerationHandle> handles;
+  for (std::size_t i = 0; i < options.prompts.size(); ++i) {
+    const int length = std::max(1, options.max_new_tokens - static_cast<int>(i % 4) * 6);
+    handles.push_back(
+        core.submit({.prompt = options.prompts[i], .options = {.max_new_tokens = length}}));
+  }
+
+  std::puts("step  sequences  tokens  waiting   ms");
+  bool goes_on = true;
+  while (goes_on) {
+    const programs::Stopwatch time;
+    goes_on = core.step();
+    const kvick::EngineMetrics metrics = core.metrics();
+    const auto dots = std::string(static_cast<std::size_t>(metrics.batch_size), '#');
+    std::printf("%4lld  %9d  %6d  %7d  %5.1f  %s\n", static_cast<long long>(metrics.num_steps),
+                metrics.batch_size, metrics.num_step_tokens, metrics.num_waiting,
+                1000 * time.seconds(), dots.c_str());
+  }
+
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const kvick::Generation& text = handles[i].result();
+    std::printf("\n%s|%s\n  (%d + %d tokens, first after %.1f ms, %.1f ms each, %s)\n",
+                options.prompts[i].c_str(), text.text.c_str(), text.metrics.num_prompt_tokens,
+                text.metrics.num_generated_tokens, text.metrics.ttft_ms, text.metrics.tpot_ms,
+                std::string(name(text.finish_reason)).c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return programs::run("kvick-batching", [&] { run(argc, argv); });
+}
