@@ -19,11 +19,14 @@ namespace kvick::inline v0_1::detail {
 /// Rows whose scores are kept at a time.
 inline constexpr int kChunkRows = 12;
 
+/// What accumulated sums start from: zeros, or what they hold.
+enum class SumStart { kZero, kHeld };
+
 /// `Lanes` is what an ISA brings:
 ///   kBlockRows: rows that share a load of the tile;
-///   accumulate(num_rows, weights, tile, stride, begin, end, num_columns, sums): sums[r][c] = the
-///     sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end) ascending, from
-///     what sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
+///   accumulate(start, num_rows, weights, tile, stride, begin, end, num_columns, sums):
+///     sums[r][c] = the sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end)
+///     ascending, from `start`; for 1 to kBlockRows rows and a multiple of 16 columns;
 ///   score_int8(num_rows, queries, tile, scores): the scores of all keys of an int8 tile for 1 to
 ///     kBlockRows queries;
 ///   weigh(rows, num_rows, head_dim, scores): turns the scores of rows into weights, those of
@@ -49,11 +52,10 @@ struct AttendRows {
       queries[r] = rows[r].query;
       sums[r] = scores[r];
       end_key = std::max(end_key, rows[r].end_key);
-      std::fill_n(scores[r], kAttentionTile, 0.0f);
     }
     const int num_columns = (end_key + 15) / 16 * 16;
-    Lanes::accumulate(num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim, num_columns,
-                      sums);
+    Lanes::accumulate(SumStart::kZero, num_rows, queries, tile.keys, kAttentionTile, 0,
+                      tile.head_dim, num_columns, sums);
   }
 
   /// Adds the visible values to a block of rows: those that all rows see together, the ones before
@@ -73,8 +75,8 @@ struct AttendRows {
     end_key = std::max(first_key, end_key);
     const auto add = [&](int first_row, int count, int begin, int end) {
       if (begin >= end) return;
-      Lanes::accumulate(count, weights + first_row, tile.values, padded, begin, end, padded,
-                        outputs + first_row);
+      Lanes::accumulate(SumStart::kHeld, count, weights + first_row, tile.values, padded, begin,
+                        end, padded, outputs + first_row);
     };
     for (int r = 0; r < num_rows; ++r) {
       add(r, 1, rows[r].first_key, std::min(first_key, rows[r].end_key));
