@@ -18,6 +18,7 @@
 #include "kvick/kernels/impl/avx2/conversions.hpp"  // IWYU pragma: export
 #include "kvick/kernels/impl/avx2/math.hpp"
 #include "kvick/kernels/impl/avx2/target.hpp"
+#include "kvick/kernels/impl/stored_tile.hpp"
 
 namespace kvick::inline v0_1::detail::avx2 {
 
@@ -162,6 +163,7 @@ KVICK_AVX2 inline void weigh_row(const AttentionRow& row, int head_dim, float* s
 
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
+  using Tile = AttentionTile;
   static constexpr int kBlockRows = 3;
 
   KVICK_AVX2 static void accumulate(SumStart start, int num_rows, const float* const* weights,
@@ -174,6 +176,19 @@ struct AttentionLanes {
     } else {
       accumulate_columns<1>(start, weights, tile, stride, begin, end, num_columns, sums);
     }
+  }
+
+  static void score_floats(const Tile& tile, int num_rows, const float* const* queries,
+                           int num_keys, float* const* scores) noexcept {
+    accumulate(SumStart::kZero, num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim,
+               num_keys, scores);
+  }
+
+  static void add_values(const Tile& tile, int num_rows, const float* const* weights, int begin,
+                         int end, float* const* outputs) noexcept {
+    const int padded = padded_head_dim(tile.head_dim);
+    accumulate(SumStart::kHeld, num_rows, weights, tile.values, padded, begin, end, padded,
+               outputs);
   }
 
   KVICK_AVX2 static void score_int8(int num_rows, const Int8Query* const* queries,
@@ -197,6 +212,11 @@ struct AttentionLanes {
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {
   AttendRows<AttentionLanes>::attend_tile(tile, rows, num_rows);
+}
+
+inline void attend_stored_tile(const StoredTile& tile, const AttentionRow* rows,
+                               Index num_rows) noexcept {
+  attend_loaded_tile<load_keys, load_values, attend_tile>(tile, rows, num_rows);
 }
 
 KVICK_AVX2 inline void merge_states(float* state, const float* later, int head_dim) noexcept {

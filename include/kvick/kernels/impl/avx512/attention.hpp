@@ -185,6 +185,7 @@ KVICK_AVX512 inline void weigh(const AttentionRow* rows, int num_rows, int head_
 
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
+  using Tile = AttentionTile;
   static constexpr int kBlockRows = 6;
 
   KVICK_AVX512 static void accumulate(SumStart start, int num_rows, const float* const* weights,
@@ -194,6 +195,19 @@ struct AttentionLanes {
       const int num_vectors = std::min(kBlockVectors, (num_columns - c) / 16);
       kAccumulate[num_rows - 1][num_vectors - 1](start, weights, tile, stride, begin, end, sums, c);
     }
+  }
+
+  static void score_floats(const Tile& tile, int num_rows, const float* const* queries,
+                           int num_keys, float* const* scores) noexcept {
+    accumulate(SumStart::kZero, num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim,
+               num_keys, scores);
+  }
+
+  static void add_values(const Tile& tile, int num_rows, const float* const* weights, int begin,
+                         int end, float* const* outputs) noexcept {
+    const int padded = padded_head_dim(tile.head_dim);
+    accumulate(SumStart::kHeld, num_rows, weights, tile.values, padded, begin, end, padded,
+               outputs);
   }
 
   KVICK_AVX512 static void score_int8(int num_rows, const Int8Query* const* queries,
