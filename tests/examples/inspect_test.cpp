@@ -188,7 +188,7 @@ TEST_F(Inspect, MemoryIsWhatTheModelAndItsCacheTake) {
   EXPECT_EQ(facts({path})["memory"]["context"], 500);
   // 2 (keys, values) * 2 layers * 2 KV heads * 500 tokens * 24 elements * 2 bytes
   expect_contains(text({path}), {"memory for a context of 500 tokens\n",
-                                 "cache f16            192,000 bytes (187.50 KiB)\n"});
+                                 "cache f16            196,608 bytes (192.00 KiB)\n"});
 }
 
 TEST_F(Inspect, SaysWhyTheMemoryOfAFileThatCannotRunIsUnknown) {

@@ -72,6 +72,17 @@ struct AttentionRow {
   Int8Query int8_query = {};  ///< in place of `query` where keys are int8
 };
 
+/// Consecutive keys and values of one tile as a cache stores them, with room to load the tile.
+struct StoredTile {
+  ElementRows keys;
+  ElementRows values;       ///< of the same positions
+  const float* key_scales;  ///< [rows], of kInt8 only
+  int first_key;            ///< place in the tile of the first row
+  float* key_room;          ///< [head_dim][kAttentionTile], 64-byte aligned
+  float* value_room;        ///< [kAttentionTile][padded_head_dim], 64-byte aligned
+  float* scale_room;        ///< [kAttentionTile], 64-byte aligned
+};
+
 /// Layout of AttentionRow::state: 16 partial sums of exp(score - max), the unnormalized output, and
 /// the running maximum. A fresh state is all zeros with maximum -inf.
 struct AttentionState {

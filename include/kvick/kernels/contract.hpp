@@ -79,6 +79,11 @@ struct KernelTable {
   ///   output[d] = output[d] * a, then fma(p[j], values[j][d], .) over visible j ascending.
   void (*attend_tile)(const AttentionTile& tile, const AttentionRow* rows, Index num_rows) noexcept;
 
+  /// What load_keys, load_values and attend_tile compute together. Every key that a row sees is
+  /// among those stored. A kernel may read few rows' elements where they are stored.
+  void (*attend_stored_tile)(const StoredTile& tile, const AttentionRow* rows,
+                             Index num_rows) noexcept;
+
   /// state = state merged with `later`, the softmax of later keys (see AttentionState):
   ///   m' = max(m, later.m); u = exp(m - r); v = exp(later.m - r) with r as above;
   ///   sums and output: x = fma(later.x, v, x * u).

@@ -103,8 +103,8 @@ class Attention {
   int row_position(const AttentionTask& task, int row) const noexcept {
     return task.first_position + row / group_size();
   }
-  void load_keys(int layer, const AttentionTask& task, const KVStorage& cache, int tile, Keys keys,
-                 const KernelTable& kernels, Scratch& scratch) const;
+  StoredTile stored_keys(int layer, const AttentionTask& task, const KVStorage& cache, int tile,
+                         Keys keys, Scratch& scratch) const;
   void attend_tile(int layer, const AttentionTask& task, const KVStorage& cache, int tile,
                    Part part, const KernelTable& kernels, float* states, Scratch& scratch) const;
   void walk_split(int layer, const AttentionTask& task, const KVStorage& cache, int split,
@@ -325,39 +325,37 @@ inline bool Attention::sees_split(int position, int split) const noexcept {
   return begin < visible(position, Part::kSinks).end || window.begin - begin < kAttentionSplit;
 }
 
-/// Loads positions `keys` of the tile that begins at `tile`.
-inline void Attention::load_keys(int layer, const AttentionTask& task, const KVStorage& cache,
-                                 int tile, Keys keys, const KernelTable& kernels,
-                                 Scratch& scratch) const {
-  const Index padded = padded_head_dim(shape_.head_dim);
+/// Positions `keys` of the tile that begins at `tile`, as far as the cache has them adjacent.
+inline StoredTile Attention::stored_keys(int layer, const AttentionTask& task,
+                                         const KVStorage& cache, int tile, Keys keys,
+                                         Scratch& scratch) const {
+  const int position = keys.begin;
+  const KVRun run = cache.run(layer, task.sequence, task.kv_head, position);
+  // Transposing reads lines in an order that hardware does not foresee: asked for one tile ahead,
+  // loading and attending to a tile of 8 rows in memory takes 1,450 ns in place of 3,000.
+  KVRun upcoming;
   const int end_position = task.first_position + task.num_tokens;
-  const int window = visible(task.first_position, Part::kWindow).begin;
-  for (int position = keys.begin; position < keys.end;) {
-    const KVRun run = cache.run(layer, task.sequence, task.kv_head, position);
-    const int count = std::min(keys.end - position, run.num_tokens);
-    const int key = position - tile;
-    // Transposing reads lines in an order that hardware does not foresee: asked for one tile ahead,
-    // loading and attending to a tile of 8 rows in memory takes 1,450 ns in place of 3,000.
-    KVRun upcoming;
-    if (position >= window && end_position - position > kAttentionTile) {
-      upcoming = cache.run(layer, task.sequence, task.kv_head, position + kAttentionTile);
-    }
-    ElementRows rows{.type = cache.element_type(),
-                     .data = run.keys,
-                     .stride_bytes = run.stride_bytes,
-                     .num_rows = count,
-                     .head_dim = shape_.head_dim,
-                     .upcoming = upcoming.keys};
-    kernels.load_keys(rows, scratch.keys.data() + key);
-    rows.data = run.values;
-    rows.upcoming = upcoming.values;
-    rows.scales = run.value_scales;
-    kernels.load_values(rows, scratch.values.data() + key * padded);
-    if (run.key_scales != nullptr) {
-      std::copy_n(run.key_scales, count, scratch.key_scales.data() + key);
-    }
-    position += count;
+  if (position >= visible(task.first_position, Part::kWindow).begin &&
+      end_position - position > kAttentionTile) {
+    upcoming = cache.run(layer, task.sequence, task.kv_head, position + kAttentionTile);
   }
+  const ElementRows rows{.type = cache.element_type(),
+                         .data = run.keys,
+                         .stride_bytes = run.stride_bytes,
+                         .num_rows = std::min(keys.end - position, run.num_tokens),
+                         .head_dim = shape_.head_dim,
+                         .upcoming = upcoming.keys};
+  StoredTile stored{.keys = rows,
+                    .values = rows,
+                    .key_scales = run.key_scales,
+                    .first_key = position - tile,
+                    .key_room = scratch.keys.data(),
+                    .value_room = scratch.values.data(),
+                    .scale_room = scratch.key_scales.data()};
+  stored.values.data = run.values;
+  stored.values.upcoming = upcoming.values;
+  stored.values.scales = run.value_scales;
+  return stored;
 }
 
 /// Lets all rows that see keys of one kind in a tile attend to them.
@@ -366,27 +364,42 @@ inline void Attention::attend_tile(int layer, const AttentionTask& task, const K
                                    Scratch& scratch) const {
   const int head_dim = shape_.head_dim;
   const int tile_end = tile + std::min(kAttentionTile, std::numeric_limits<int>::max() - tile);
-  Keys loaded{tile_end, tile};
+  Keys seen{tile_end, tile};
   scratch.rows.clear();
   for (int r = 0; r < task.num_rows; ++r) {
     const Keys keys = visible(row_position(task, r), part);
     const int begin = std::max(keys.begin, tile);
     const int end = std::min(keys.end, tile_end);
     if (begin >= end) continue;
-    loaded = {std::min(loaded.begin, begin), std::max(loaded.end, end)};
+    seen = {std::min(seen.begin, begin), std::max(seen.end, end)};
     scratch.rows.push_back({scratch.queries.data() + Index{r} * head_dim,
                             states + r * state_stride(), begin - tile, end - tile,
                             scratch.int8_rows[static_cast<std::size_t>(r)]});
   }
   if (scratch.rows.empty()) return;
-  load_keys(layer, task, cache, tile, loaded, kernels, scratch);
+  const auto num_rows = static_cast<Index>(scratch.rows.size());
+  StoredTile stored = stored_keys(layer, task, cache, tile, seen, scratch);
+  if (stored.keys.num_rows == seen.end - seen.begin) {
+    return kernels.attend_stored_tile(stored, scratch.rows.data(), num_rows);
+  }
+  for (;;) {
+    kernels.load_keys(stored.keys, stored.key_room + stored.first_key);
+    kernels.load_values(stored.values,
+                        stored.value_room + Index{stored.first_key} * padded_head_dim(head_dim));
+    if (stored.key_scales != nullptr) {
+      std::copy_n(stored.key_scales, stored.keys.num_rows, stored.scale_room + stored.first_key);
+    }
+    seen.begin += stored.keys.num_rows;
+    if (seen.begin == seen.end) break;
+    stored = stored_keys(layer, task, cache, tile, seen, scratch);
+  }
   AttentionTile operand{scratch.keys.data(), scratch.values.data(), head_dim};
   if (cache.element_type() == ElementType::kInt8) {
     operand.keys = nullptr;
     operand.int8_keys = reinterpret_cast<const std::int8_t*>(scratch.keys.data());
     operand.key_scales = scratch.key_scales.data();
   }
-  kernels.attend_tile(operand, scratch.rows.data(), static_cast<Index>(scratch.rows.size()));
+  kernels.attend_tile(operand, scratch.rows.data(), num_rows);
 }
 
 /// The states of one split, from fresh ones.

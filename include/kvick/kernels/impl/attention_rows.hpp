@@ -19,11 +19,16 @@ namespace kvick::inline v0_1::detail {
 /// Rows whose scores are kept at a time.
 inline constexpr int kChunkRows = 12;
 
+/// What accumulated sums start from: zeros, or what they hold.
+enum class SumStart { kZero, kHeld };
+
 /// `Lanes` is what an ISA brings:
 ///   kBlockRows: rows that share a load of the tile;
-///   accumulate(num_rows, weights, tile, stride, begin, end, num_columns, sums): sums[r][c] = the
-///     sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end) ascending, from
-///     what sums[r][c] holds; for 1 to kBlockRows rows and a multiple of 16 columns;
+///   Tile: AttentionTile, or one derived from it whose keys and values are elsewhere;
+///   score_floats(tile, num_rows, queries, num_keys, scores): the scores of 1 to kBlockRows queries
+///     for the first keys, a multiple of 16, of a tile that is not int8;
+///   add_values(tile, num_rows, weights, begin, end, outputs): adds the values of keys [begin, end)
+///     to 1 to kBlockRows outputs;
 ///   score_int8(num_rows, queries, tile, scores): the scores of all keys of an int8 tile for 1 to
 ///     kBlockRows queries;
 ///   weigh(rows, num_rows, head_dim, scores): turns the scores of rows into weights, those of
@@ -31,10 +36,11 @@ inline constexpr int kChunkRows = 12;
 ///     aligned.
 template <class Lanes>
 struct AttendRows {
+  using Tile = typename Lanes::Tile;
   using Scores = float[kAttentionTile];
 
   /// Scores of a block of rows for keys up to the last one that is visible, and some more.
-  static void score(const AttentionTile& tile, const AttentionRow* rows, int num_rows,
+  static void score(const Tile& tile, const AttentionRow* rows, int num_rows,
                     Scores* scores) noexcept {
     if (tile.int8_keys != nullptr) {
       const Int8Query* queries[Lanes::kBlockRows];
@@ -49,18 +55,14 @@ struct AttendRows {
       queries[r] = rows[r].query;
       sums[r] = scores[r];
       end_key = std::max(end_key, rows[r].end_key);
-      std::fill_n(scores[r], kAttentionTile, 0.0f);
     }
-    const int num_columns = (end_key + 15) / 16 * 16;
-    Lanes::accumulate(num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim, num_columns,
-                      sums);
+    Lanes::score_floats(tile, num_rows, queries, (end_key + 15) / 16 * 16, sums);
   }
 
   /// Adds the visible values to a block of rows: those that all rows see together, the ones before
   /// and after row by row.
-  static void add_values(const AttentionTile& tile, const AttentionRow* rows, int num_rows,
+  static void add_values(const Tile& tile, const AttentionRow* rows, int num_rows,
                          const Scores* scores) noexcept {
-    const int padded = padded_head_dim(tile.head_dim);
     const float* weights[Lanes::kBlockRows];
     float* outputs[Lanes::kBlockRows];
     int first_key = 0, end_key = kAttentionTile;
@@ -73,8 +75,7 @@ struct AttendRows {
     end_key = std::max(first_key, end_key);
     const auto add = [&](int first_row, int count, int begin, int end) {
       if (begin >= end) return;
-      Lanes::accumulate(count, weights + first_row, tile.values, padded, begin, end, padded,
-                        outputs + first_row);
+      Lanes::add_values(tile, count, weights + first_row, begin, end, outputs + first_row);
     };
     for (int r = 0; r < num_rows; ++r) {
       add(r, 1, rows[r].first_key, std::min(first_key, rows[r].end_key));
@@ -84,8 +85,7 @@ struct AttendRows {
   }
 
   /// Up to kChunkRows rows, in blocks of near-equal size.
-  static void attend_chunk(const AttentionTile& tile, const AttentionRow* rows,
-                           int num_rows) noexcept {
+  static void attend_chunk(const Tile& tile, const AttentionRow* rows, int num_rows) noexcept {
     alignas(64) Scores scores[kChunkRows];
     const int num_blocks = (num_rows + Lanes::kBlockRows - 1) / Lanes::kBlockRows;
     const auto first_row = [=](int block) { return block * num_rows / num_blocks; };
@@ -100,8 +100,7 @@ struct AttendRows {
     }
   }
 
-  static void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
-                          Index num_rows) noexcept {
+  static void attend_tile(const Tile& tile, const AttentionRow* rows, Index num_rows) noexcept {
     for (Index first = 0; first < num_rows; first += kChunkRows) {
       attend_chunk(tile, rows + first,
                    static_cast<int>(std::min<Index>(kChunkRows, num_rows - first)));

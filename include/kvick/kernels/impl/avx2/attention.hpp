@@ -18,14 +18,15 @@
 #include "kvick/kernels/impl/avx2/conversions.hpp"  // IWYU pragma: export
 #include "kvick/kernels/impl/avx2/math.hpp"
 #include "kvick/kernels/impl/avx2/target.hpp"
+#include "kvick/kernels/impl/stored_tile.hpp"
 
 namespace kvick::inline v0_1::detail::avx2 {
 
 /// sums[r][c] = the sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end)
-/// ascending, from what sums[r][c] holds, for kRows rows and 8 kVectors columns from `offset` on.
+/// ascending, from `start`, for kRows rows and 8 kVectors columns from `offset` on.
 template <int kRows, int kVectors>
-KVICK_AVX2 inline void accumulate(const float* const* weights, const float* tile, Index stride,
-                                  Index begin, Index end, float* const* sums,
+KVICK_AVX2 inline void accumulate(SumStart start, const float* const* weights, const float* tile,
+                                  Index stride, Index begin, Index end, float* const* sums,
                                   Index offset) noexcept {
   const float* row[kRows];
   __m256 sum[kRows][kVectors];
@@ -33,7 +34,10 @@ KVICK_AVX2 inline void accumulate(const float* const* weights, const float* tile
   for (int r = 0; r < kRows; ++r) {
     row[r] = weights[r];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_loadu_ps(sums[r] + offset + v * 8);
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = start == SumStart::kZero ? _mm256_setzero_ps()
+                                           : _mm256_loadu_ps(sums[r] + offset + v * 8);
+    }
   }
   const float* column = tile + begin * stride + offset;
   for (Index k = begin; k < end; ++k, column += stride) {
@@ -56,19 +60,19 @@ KVICK_AVX2 inline void accumulate(const float* const* weights, const float* tile
 
 /// accumulate() over `num_columns`, a multiple of 16.
 template <int kRows>
-KVICK_AVX2 inline void accumulate_columns(const float* const* weights, const float* tile,
-                                          Index stride, Index begin, Index end, int num_columns,
-                                          float* const* sums) noexcept {
+KVICK_AVX2 inline void accumulate_columns(SumStart start, const float* const* weights,
+                                          const float* tile, Index stride, Index begin, Index end,
+                                          int num_columns, float* const* sums) noexcept {
   int c = 0;
   if constexpr (kRows == 1) {  // 8 chains of sums hide the latency of fma
     for (; c + 64 <= num_columns; c += 64) {
-      accumulate<kRows, 8>(weights, tile, stride, begin, end, sums, c);
+      accumulate<kRows, 8>(start, weights, tile, stride, begin, end, sums, c);
     }
   }
   for (; c + 32 <= num_columns; c += 32) {
-    accumulate<kRows, 4>(weights, tile, stride, begin, end, sums, c);
+    accumulate<kRows, 4>(start, weights, tile, stride, begin, end, sums, c);
   }
-  if (c < num_columns) accumulate<kRows, 2>(weights, tile, stride, begin, end, sums, c);
+  if (c < num_columns) accumulate<kRows, 2>(start, weights, tile, stride, begin, end, sums, c);
 }
 
 /// Scores of kRows queries for the keys of an int8 tile. Magnitudes of keys meet queries with the
@@ -159,18 +163,32 @@ KVICK_AVX2 inline void weigh_row(const AttentionRow& row, int head_dim, float* s
 
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
+  using Tile = AttentionTile;
   static constexpr int kBlockRows = 3;
 
-  KVICK_AVX2 static void accumulate(int num_rows, const float* const* weights, const float* tile,
-                                    Index stride, Index begin, Index end, int num_columns,
-                                    float* const* sums) noexcept {
+  KVICK_AVX2 static void accumulate(SumStart start, int num_rows, const float* const* weights,
+                                    const float* tile, Index stride, Index begin, Index end,
+                                    int num_columns, float* const* sums) noexcept {
     if (num_rows == 3) {
-      accumulate_columns<3>(weights, tile, stride, begin, end, num_columns, sums);
+      accumulate_columns<3>(start, weights, tile, stride, begin, end, num_columns, sums);
     } else if (num_rows == 2) {
-      accumulate_columns<2>(weights, tile, stride, begin, end, num_columns, sums);
+      accumulate_columns<2>(start, weights, tile, stride, begin, end, num_columns, sums);
     } else {
-      accumulate_columns<1>(weights, tile, stride, begin, end, num_columns, sums);
+      accumulate_columns<1>(start, weights, tile, stride, begin, end, num_columns, sums);
     }
+  }
+
+  static void score_floats(const Tile& tile, int num_rows, const float* const* queries,
+                           int num_keys, float* const* scores) noexcept {
+    accumulate(SumStart::kZero, num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim,
+               num_keys, scores);
+  }
+
+  static void add_values(const Tile& tile, int num_rows, const float* const* weights, int begin,
+                         int end, float* const* outputs) noexcept {
+    const int padded = padded_head_dim(tile.head_dim);
+    accumulate(SumStart::kHeld, num_rows, weights, tile.values, padded, begin, end, padded,
+               outputs);
   }
 
   KVICK_AVX2 static void score_int8(int num_rows, const Int8Query* const* queries,
@@ -194,6 +212,11 @@ struct AttentionLanes {
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {
   AttendRows<AttentionLanes>::attend_tile(tile, rows, num_rows);
+}
+
+inline void attend_stored_tile(const StoredTile& tile, const AttentionRow* rows,
+                               Index num_rows) noexcept {
+  attend_loaded_tile<load_keys, load_values, attend_tile>(tile, rows, num_rows);
 }
 
 KVICK_AVX2 inline void merge_states(float* state, const float* later, int head_dim) noexcept {

@@ -25,10 +25,10 @@ namespace kvick::inline v0_1::detail::avx512 {
 inline constexpr int kBlockVectors = 4;
 
 /// sums[r][c] = the sum of fma(weights[r][k], tile[k * stride + c], .) over k in [begin, end)
-/// ascending, from what sums[r][c] holds, for kRows rows and 16 kVectors columns from `offset` on.
+/// ascending, from `start`, for kRows rows and 16 kVectors columns from `offset` on.
 template <int kRows, int kVectors>
-KVICK_AVX512 inline void accumulate(const float* const* weights, const float* tile, Index stride,
-                                    Index begin, Index end, float* const* sums,
+KVICK_AVX512 inline void accumulate(SumStart start, const float* const* weights, const float* tile,
+                                    Index stride, Index begin, Index end, float* const* sums,
                                     Index offset) noexcept {
   const float* row[kRows];
   __m512 sum[kRows][kVectors];
@@ -36,7 +36,10 @@ KVICK_AVX512 inline void accumulate(const float* const* weights, const float* ti
   for (int r = 0; r < kRows; ++r) {
     row[r] = weights[r];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_loadu_ps(sums[r] + offset + v * 16);
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = start == SumStart::kZero ? _mm512_setzero_ps()
+                                           : _mm512_loadu_ps(sums[r] + offset + v * 16);
+    }
   }
   const float* column = tile + begin * stride + offset;
   for (Index k = begin; k < end; ++k, column += stride) {
@@ -57,8 +60,8 @@ KVICK_AVX512 inline void accumulate(const float* const* weights, const float* ti
   }
 }
 
-using Accumulate = void (*)(const float* const*, const float*, Index, Index, Index, float* const*,
-                            Index) noexcept;
+using Accumulate = void (*)(SumStart, const float* const*, const float*, Index, Index, Index,
+                            float* const*, Index) noexcept;
 
 /// accumulate() by [rows - 1][vectors - 1].
 inline constexpr Accumulate kAccumulate[6][kBlockVectors] = {
@@ -122,78 +125,89 @@ using ScoreInt8 = void (*)(const Int8Query* const*, const AttentionTile&,
 inline constexpr ScoreInt8 kScoreInt8[6] = {score_int8<1>, score_int8<2>, score_int8<3>,
                                             score_int8<4>, score_int8<5>, score_int8<6>};
 
-/// The largest lane of each of kRows vectors that hold no NaN.
-template <int kRows>
-KVICK_AVX512_INLINE void max_lanes(const __m512 (&v)[kRows], float (&max)[kRows]) noexcept {
-#pragma GCC unroll 2
-  for (int r = 0; r < kRows; ++r) max[r] = max_lane(v[r]);
+/// The keys of row's tile that it sees, one bit each.
+inline unsigned long long visible_keys(const AttentionRow& row) noexcept {
+  return (~0ull >> (kAttentionTile - row.end_key)) & (~0ull << row.first_key);
 }
 
-/// What AttendRows asks of weigh(), for rows side by side: each is a chain of dependent steps.
-template <int kRows>
-KVICK_AVX512 inline void weigh_rows(const AttentionRow* rows, int head_dim,
-                                    float (*scores)[kAttentionTile]) noexcept {
+/// What AttendRows asks of weigh(). Every row's steps depend on each other, so the rows take each
+/// step one after another, and the exponentials of all maxima are taken at once.
+KVICK_AVX512 inline void weigh(const AttentionRow* rows, int num_rows, int head_dim,
+                               float (*scores)[kAttentionTile]) noexcept {
+  static_assert(kChunkRows <= 16, "a lane for each row");
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-  __m512 s[kRows][kBlockVectors];
-  __m512 maxima[kRows], reference[kRows], rescale[kRows];
-  float max[kRows];
-#pragma GCC unroll 2
-  for (int r = 0; r < kRows; ++r) {
-    const unsigned long long below_end = ~0ull >> (kAttentionTile - rows[r].end_key);
-    const unsigned long long visible = below_end & (~0ull << rows[r].first_key);
+  const int max_offset = AttentionState::max_offset(head_dim);
+  alignas(64) float old_maxima[16] = {}, maxima[16] = {}, references[16], rescales[16];
+  for (int r = 0; r < num_rows; ++r) {
+    const unsigned long long visible = visible_keys(rows[r]);
+    old_maxima[r] = rows[r].state[max_offset];
     // Maximum is exact in any order; its first operand loses against NaN, like std::max(max,
     // score).
-    maxima[r] = _mm512_set1_ps(rows[r].state[AttentionState::max_offset(head_dim)]);
+    __m512 max = _mm512_set1_ps(old_maxima[r]);
 #pragma GCC unroll 4
     for (int v = 0; v < kBlockVectors; ++v) {
-      s[r][v] =
-          _mm512_mask_blend_ps(static_cast<__mmask16>(visible >> (v * 16)),
-                               _mm512_set1_ps(kMinusInfinity), _mm512_load_ps(scores[r] + v * 16));
-      maxima[r] = _mm512_maskz_max_ps(kAllLanes, s[r][v], maxima[r]);
+      const auto lanes = static_cast<__mmask16>(visible >> (v * 16));
+      max = _mm512_mask_max_ps(max, lanes, _mm512_load_ps(scores[r] + v * 16), max);
     }
+    maxima[r] = max_lane(max) + 0.0f;  // -0 becomes +0
+    rows[r].state[max_offset] = maxima[r];
   }
-  max_lanes(maxima, max);
-#pragma GCC unroll 2
-  for (int r = 0; r < kRows; ++r) {
-    float& state_max = rows[r].state[AttentionState::max_offset(head_dim)];
-    max[r] += 0.0f;  // -0 becomes +0
-    reference[r] = _mm512_set1_ps(max[r] == kMinusInfinity ? 0.0f : max[r]);
-    rescale[r] = exp16(_mm512_sub_ps(_mm512_set1_ps(state_max), reference[r]));
-    state_max = max[r];
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kBlockVectors; ++v) {
-#pragma GCC unroll 2
-    for (int r = 0; r < kRows; ++r) {
-      s[r][v] = exp16(_mm512_sub_ps(s[r][v], reference[r]));
-      _mm512_store_ps(scores[r] + v * 16, s[r][v]);
-    }
-  }
+  const __m512 minus_infinity = _mm512_set1_ps(kMinusInfinity);
+  const __m512 all_maxima = _mm512_load_ps(maxima);
+  const __m512 all_references =
+      _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(all_maxima, minus_infinity, _CMP_NEQ_OQ), all_maxima);
+  _mm512_store_ps(references, all_references);
+  _mm512_store_ps(rescales,
+                  exp16_up_to_0(_mm512_sub_ps(_mm512_load_ps(old_maxima), all_references)));
   const int padded = padded_head_dim(head_dim);
-#pragma GCC unroll 2
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < num_rows; ++r) {
+    const unsigned long long visible = visible_keys(rows[r]);
+    const __m512 reference = _mm512_set1_ps(references[r]);
+    const __m512 rescale = _mm512_set1_ps(rescales[r]);
+    __m512 p[kBlockVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kBlockVectors; ++v) {
+      const auto lanes = static_cast<__mmask16>(visible >> (v * 16));
+      const __m512 score =
+          _mm512_mask_mov_ps(minus_infinity, lanes, _mm512_load_ps(scores[r] + v * 16));
+      p[v] = exp16_up_to_0(_mm512_sub_ps(score, reference));
+      _mm512_store_ps(scores[r] + v * 16, p[v]);
+    }
     float* const sums = rows[r].state + AttentionState::kSums;
     float* const output = rows[r].state + AttentionState::kOutput;
-    const __m512 tile_sums =
-        _mm512_add_ps(_mm512_add_ps(s[r][0], s[r][1]), _mm512_add_ps(s[r][2], s[r][3]));
-    _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), rescale[r], tile_sums));
+    const __m512 tile_sums = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
+    _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(sums), rescale, tile_sums));
     for (int d = 0; d < padded; d += 16) {
-      _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), rescale[r]));
+      _mm512_storeu_ps(output + d, _mm512_mul_ps(_mm512_loadu_ps(output + d), rescale));
     }
   }
 }
 
 /// What AttendRows needs of this ISA.
 struct AttentionLanes {
+  using Tile = AttentionTile;
   static constexpr int kBlockRows = 6;
 
-  KVICK_AVX512 static void accumulate(int num_rows, const float* const* weights, const float* tile,
-                                      Index stride, Index begin, Index end, int num_columns,
-                                      float* const* sums) noexcept {
+  KVICK_AVX512 static void accumulate(SumStart start, int num_rows, const float* const* weights,
+                                      const float* tile, Index stride, Index begin, Index end,
+                                      int num_columns, float* const* sums) noexcept {
     for (int c = 0; c < num_columns; c += kBlockVectors * 16) {
       const int num_vectors = std::min(kBlockVectors, (num_columns - c) / 16);
-      kAccumulate[num_rows - 1][num_vectors - 1](weights, tile, stride, begin, end, sums, c);
+      kAccumulate[num_rows - 1][num_vectors - 1](start, weights, tile, stride, begin, end, sums, c);
     }
+  }
+
+  static void score_floats(const Tile& tile, int num_rows, const float* const* queries,
+                           int num_keys, float* const* scores) noexcept {
+    accumulate(SumStart::kZero, num_rows, queries, tile.keys, kAttentionTile, 0, tile.head_dim,
+               num_keys, scores);
+  }
+
+  static void add_values(const Tile& tile, int num_rows, const float* const* weights, int begin,
+                         int end, float* const* outputs) noexcept {
+    const int padded = padded_head_dim(tile.head_dim);
+    accumulate(SumStart::kHeld, num_rows, weights, tile.values, padded, begin, end, padded,
+               outputs);
   }
 
   KVICK_AVX512 static void score_int8(int num_rows, const Int8Query* const* queries,
@@ -204,9 +218,7 @@ struct AttentionLanes {
 
   KVICK_AVX512 static void weigh(const AttentionRow* rows, int num_rows, int head_dim,
                                  float (*scores)[kAttentionTile]) noexcept {
-    int r = 0;
-    for (; r + 2 <= num_rows; r += 2) weigh_rows<2>(rows + r, head_dim, scores + r);
-    if (r < num_rows) weigh_rows<1>(rows + r, head_dim, scores + r);
+    avx512::weigh(rows, num_rows, head_dim, scores);
   }
 };
 

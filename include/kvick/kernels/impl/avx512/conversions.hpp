@@ -35,12 +35,19 @@ KVICK_AVX512_INLINE __m128i load_16_bytes(const std::byte* from) noexcept {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
 }
 
+/// 16 bytes each in the four 128-bit lanes. A masked broadcast takes a load and a blend, which run
+/// beside the shuffles that transposing is made of; an insertion is a shuffle itself.
+KVICK_AVX512_INLINE __m512i join_lanes(const std::byte* a, const std::byte* b, const std::byte* c,
+                                       const std::byte* d) noexcept {
+  __m512i v = _mm512_zextsi128_si512(load_16_bytes(a));
+  v = _mm512_mask_broadcast_i32x4(v, 0x00f0, load_16_bytes(b));
+  v = _mm512_mask_broadcast_i32x4(v, 0x0f00, load_16_bytes(c));
+  return _mm512_mask_broadcast_i32x4(v, 0xf000, load_16_bytes(d));
+}
+
 /// 16 bytes of rows 0, 4, 8 and 12, one row per 128-bit lane.
 KVICK_AVX512_INLINE __m512i load_lanes(const std::byte* const* rows, Index offset) noexcept {
-  __m512i v = _mm512_zextsi128_si512(load_16_bytes(rows[0] + offset));
-  v = _mm512_maskz_inserti32x4(kAllLanes, v, load_16_bytes(rows[4] + offset), 1);
-  v = _mm512_maskz_inserti32x4(kAllLanes, v, load_16_bytes(rows[8] + offset), 2);
-  return _mm512_maskz_inserti32x4(kAllLanes, v, load_16_bytes(rows[12] + offset), 3);
+  return join_lanes(rows[0] + offset, rows[4] + offset, rows[8] + offset, rows[12] + offset);
 }
 
 /// Transposes 16 bytes from `offset` on of 16 rows: columns[c] holds element c of every row.

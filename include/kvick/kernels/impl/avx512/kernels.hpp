@@ -9,6 +9,7 @@
 #include "kvick/kernels/impl/avx512/float_linear.hpp"
 #include "kvick/kernels/impl/avx512/int8_linear.hpp"
 #include "kvick/kernels/impl/avx512/quantize.hpp"
+#include "kvick/kernels/impl/avx512/stored_attention.hpp"
 
 #undef KVICK_AVX512
 #undef KVICK_AVX512_INLINE

@@ -13,6 +13,7 @@
 #include "kvick/core/math.hpp"
 #include "kvick/kernels/contract.hpp"
 #include "kvick/kernels/impl/portable/conversions.hpp"  // IWYU pragma: export
+#include "kvick/kernels/impl/stored_tile.hpp"
 
 namespace kvick::inline v0_1::detail::portable {
 
@@ -70,6 +71,11 @@ inline void attend_row(const AttentionTile& tile, const AttentionRow& row) noexc
 inline void attend_tile(const AttentionTile& tile, const AttentionRow* rows,
                         Index num_rows) noexcept {
   for (Index r = 0; r < num_rows; ++r) attend_row(tile, rows[r]);
+}
+
+inline void attend_stored_tile(const StoredTile& tile, const AttentionRow* rows,
+                               Index num_rows) noexcept {
+  attend_loaded_tile<load_keys, load_values, attend_tile>(tile, rows, num_rows);
 }
 
 inline void merge_states(float* state, const float* later, int head_dim) noexcept {
