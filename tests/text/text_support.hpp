@@ -21,8 +21,8 @@
 
 namespace support {
 
-/// Bytes of texts that would take minutes if time grew with the square of their length. Every access
-/// that a sanitizer checks costs some ten times as much.
+/// Bytes of texts that would take minutes if time grew with the square of their length. Accesses
+/// that a sanitizer checks cost some ten times as much.
 #ifdef KVICK_TEST_SANITIZED
 inline constexpr std::size_t kHostileTextBytes = 100'000;
 #else
