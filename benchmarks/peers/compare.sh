@@ -7,21 +7,16 @@
 # Needs Node.js 20 and npm; installs node-llama-cpp, with its ready-made CPU binaries, into
 # build/peers. Let nothing else run meanwhile.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-# shellcheck source-path=SCRIPTDIR source=../../.ci/lib.sh
-source .ci/lib.sh
-if [ $# -lt 1 ] || [ ! -f "$1" ]; then
-  echo "usage: benchmarks/peers/compare.sh MODEL.gguf [ROUNDS]" >&2
-  exit 2
-fi
-model=$(realpath "$1")
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+set_model "MODEL.gguf [ROUNDS]" "$@"
+cd "$project"
 rounds=${2:-5}
 threads=$(num_cores)
 script=$PWD/benchmarks/peers/llama_cpp_speed.mjs
-# shellcheck source-path=SCRIPTDIR source=node_llama_cpp.sh
-source benchmarks/peers/node_llama_cpp.sh
 log=$peer/compare.jsonl
 
+install_npm node-llama-cpp
 build . build/benchmarks kvick-model-speed -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_EXAMPLES=OFF
 
 : >"$log"

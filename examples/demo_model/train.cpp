@@ -66,7 +66,7 @@ struct Options {
   std::string checkpoint;
   std::uint64_t seed = 1;
   int num_threads = 2;
-  int batch_stories = 8;
+  int batch_stories = TrainingOptions{}.batch_stories;
   std::int64_t num_steps = 0;   // 0: the size's
   double peak_rate = 0;         // 0: the size's
   std::int64_t stop_after = 0;  // 0: at the last step
@@ -84,10 +84,10 @@ std::optional<Options> parse_options(int argc, char** argv) {
                  "file that keeps the state of the training; if it exists, the training goes on");
   programs::add_seed_option(app, options.seed, "of weights and stories")->default_str("1");
   const auto add_count = [&](const char* name, auto& value, const char* what) {
-    app.add_option(name, value, what)->check(CLI::PositiveNumber);
+    return app.add_option(name, value, what)->check(CLI::PositiveNumber);
   };
   add_count("-t,--threads", options.num_threads, "default: 2");
-  add_count("--batch", options.batch_stories, "stories per step; default: 8");
+  add_count("--batch", options.batch_stories, "stories per step")->capture_default_str();
   add_count("--steps", options.num_steps, "default: by size");
   add_count("--rate", options.peak_rate, "highest learning rate; default: by size");
   add_count("--stop-after", options.stop_after, "stop early, after this many steps in all");

@@ -38,7 +38,7 @@ struct TrainingOptions {
   Schedule schedule = {};
   AdamWOptions optimizer = {};
   std::uint64_t seed = 1;
-  int batch_stories = 16;
+  int batch_stories = 8;
   int num_threads = 2;
   double max_norm = 1.0;
 };

@@ -17,17 +17,8 @@
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/text/byte_alphabet.hpp"
 #include "kvick/text/vocabulary.hpp"
-#include "support/sanitizers.hpp"
 
 namespace support {
-
-/// Bytes of texts that would take minutes if time grew with the square of their length. Every access
-/// that a sanitizer checks costs some ten times as much.
-#ifdef KVICK_TEST_SANITIZED
-inline constexpr std::size_t kHostileTextBytes = 100'000;
-#else
-inline constexpr std::size_t kHostileTextBytes = 1'000'000;
-#endif
 
 inline std::string byte_piece(unsigned byte) {
   constexpr char kHex[] = "0123456789ABCDEF";
