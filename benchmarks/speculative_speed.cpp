@@ -45,6 +45,7 @@ struct Options {
   int new_tokens = 128;
   int draft_tokens = 8;
   int threads = 0;
+  int draft_threads = 1;  // threads of two pools would wait for each other
   int num_rounds = 3;
   bool measures_passes = true;
 };
@@ -129,7 +130,7 @@ void compare(std::string_view name, Model& model, kvick::Transformer::Cache& cac
 
 /// Passes of 1 token and of more in turns, over a cache of 256.
 void measure_passes(kvick::Transformer& model, kvick::Transformer::Cache& cache) {
-  constexpr int kDepth = 256, kNumTokens[] = {1, 2, 3, 4, 5, 6, 9, 17};
+  constexpr int kDepth = 256, kNumTokens[] = {1, 2, 3, 4, 5, 6, 8, 9, 17};
   constexpr int kRounds = 11;
   Tokens tokens;
   for (int i = 0; i < kDepth + 17; ++i) {
@@ -180,7 +181,7 @@ void run(const Options& options) {
   std::printf("| text | tokens | plain tokens/s | times as fast | accepted | per draft |\n");
   std::printf("| --- | --- | --- | --- | --- | --- |\n");
   if (!options.draft.empty()) {
-    kvick::Transformer small(options.draft, {.threads = options.threads});
+    kvick::Transformer small(options.draft, {.threads = options.draft_threads});
     kvick::DraftModel draft(small, model, {.max_seq_len = context});
     kvick::PromptLookup lookup;
     for (const char* prompt : {"Once upon a time", "One day", "Ben and Mia"}) {
@@ -226,6 +227,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, kvick::kMaxDraftTokens))
       ->capture_default_str();
   app.add_option("-t,--threads", options.threads, "default: all");
+  app.add_option("--draft-threads", options.draft_threads, "of the small model; 0: all")
+      ->capture_default_str();
   app.add_option("--rounds", options.num_rounds, "at least 1")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
