@@ -4,14 +4,17 @@
 //   kvick-generate -m MODEL.gguf -p "Once upon a time" -n 64
 //   kvick-generate -m MODEL.gguf --chat
 //
-// To see how the library is used, begin with run() at the end. evaluate() runs the model over
-// tokens, Session::generate() turns its logits into new tokens, TextStream turns those into text.
+//   kvick-generate -m MODEL.gguf --draft SMALL.gguf -p "Once upon a time"
+//
+// To see how the library is used, begin with run() at the end. SpeculativeDecoder runs the model
+// and turns its logits into new tokens, with drafts or without; TextStream turns those into text,
+// which Session::generate() shows as it comes. README.md has the decoding loop in plain steps.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,6 +27,9 @@
 #include "kvick/cache/sequence_state.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/sampling/sampler.hpp"
+#include "kvick/speculative/draft_model.hpp"
+#include "kvick/speculative/prompt_lookup.hpp"
+#include "kvick/speculative/speculative.hpp"
 #include "kvick/text/chat_template.hpp"
 #include "kvick/text/stop_matcher.hpp"
 #include "kvick/text/text_stream.hpp"
@@ -68,26 +74,37 @@ int num_tokens_to_generate(const Options& options, std::size_t num_prompt_tokens
   return static_cast<int>(std::min<std::int64_t>(options.max_new_tokens, room));
 }
 
-// ---- The model: tokens to logits to tokens ----
+// ---- Drafts ----
 
-/// Runs the model over `tokens`, which follow what is cached. `logits` [1][vocab_size] become those
-/// of the last one.
-void evaluate(Transformer& model, Transformer::Cache& cache, std::span<const TokenId> tokens,
-              kvick::Matrix& logits) {
-  constexpr std::size_t kChunkTokens = 512;  // bounds the memory of a pass; results do not change
-  while (!tokens.empty()) {
-    const auto chunk = tokens.first(std::min(tokens.size(), kChunkTokens));
-    tokens = tokens.subspan(chunk.size());
-    const int num_logits = tokens.empty() ? 1 : 0;
-    if (!cache.reserve(0, static_cast<int>(chunk.size()))) throw BadInput("the cache is full");
-    model.forward(kvick::Batch({.sequence = 0,
-                                .first_position = cache.length(0),
-                                .tokens = chunk,
-                                .num_logits = num_logits}),
-                  cache, logits.topRows(num_logits));
-    cache.commit(0, chunk);
+/// What --lookup and --draft ask for, in this order; nothing without them.
+class ChosenDraft {
+ public:
+  ChosenDraft(const Options& options, const Transformer& target, int context) {
+    if (options.looks_up) lookup_.emplace();
+    if (options.draft_model.empty()) return;
+    kvick::GgufFile file(options.draft_model);
+    programs::ModelOptions run = options.run;
+    std::size_t size = 0;
+    for (const kvick::GgufTensor& tensor : file.tensors()) size += tensor.data.size();
+    // So small a model gains nothing by threads, which would be in the large one's way.
+    constexpr std::size_t kOneThreadBytes = 16 << 20;
+    if (size < kOneThreadBytes) run.threads = 1;
+    model_.emplace(programs::load_model(std::move(file), run));
+    draft_.emplace(
+        *model_, target,
+        kvick::CacheOptions{.max_seq_len = context, .element_type = options.run.cache_type()});
   }
-}
+
+  void propose(const kvick::DraftContext& context, kvick::Draft& draft) {
+    if (lookup_) lookup_->propose(context, draft);
+    if (draft_ && draft.tokens.empty()) draft_->propose(context, draft);
+  }
+
+ private:
+  std::optional<kvick::PromptLookup> lookup_;
+  std::optional<Transformer> model_;
+  std::optional<kvick::DraftModel<Transformer>> draft_;
+};
 
 // ---- Output: tokens to text ----
 
@@ -107,11 +124,13 @@ struct Summary {
   double load_seconds = 0;
   double prefill_rate = 0;
   double decode_rate = 0;  // 0 if no token was evaluated after the prompt
+  kvick::SpeculativeStatistics speculation;
+  double plain_rate = 0;  // what steps without drafts would give; 0 if unknown
 };
 
 std::string to_json(const Summary& summary, const Options& options, const Transformer& model,
                     const Transformer::Cache& cache) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"model", options.model},
       {"prompt_tokens", summary.num_prompt_tokens},
       {"generated_tokens", summary.num_generated_tokens},
@@ -127,6 +146,12 @@ std::string to_json(const Summary& summary, const Options& options, const Transf
       {"isa", name(model.isa())},
       {"seed", options.sampling.seed},
   };
+  if (options.is_speculative()) {
+    json["drafted_tokens"] = summary.speculation.num_drafted;
+    json["accepted_tokens"] = summary.speculation.num_accepted;
+    json["mean_accepted_length"] = summary.speculation.mean_accepted_length;
+    json["plain_tokens_per_second"] = summary.plain_rate;
+  }
   using ErrorHandler = nlohmann::ordered_json::error_handler_t;
   return json.dump(-1, ' ', false, ErrorHandler::replace);  // file names need not be UTF-8
 }
@@ -137,6 +162,16 @@ void print_speed(const Summary& summary, const Options& options) {
                "prompt %zu tokens, %.1f tokens/s; new %zu tokens, %.1f tokens/s; seed %llu\n",
                summary.num_prompt_tokens, summary.prefill_rate, summary.num_generated_tokens,
                summary.decode_rate, static_cast<unsigned long long>(options.sampling.seed));
+  if (!options.is_speculative()) return;
+  const kvick::SpeculativeStatistics& speculation = summary.speculation;
+  std::fprintf(stderr, "drafted %lld tokens, accepted %.0f %%; %.2f tokens per draft",
+               static_cast<long long>(speculation.num_drafted), 100 * speculation.acceptance_rate,
+               speculation.mean_accepted_length);
+  if (summary.plain_rate > 0) {
+    std::fprintf(stderr, "; %.2f times the speed of steps without drafts",
+                 summary.decode_rate / summary.plain_rate);
+  }
+  std::fprintf(stderr, "\n");
 }
 
 // ---- One sequence ----
@@ -150,17 +185,18 @@ double rate(std::size_t num_tokens, double seconds) {
 class Session {
  public:
   Session(const Options& options, const kvick::Tokenizer& tokenizer, Transformer& model,
-          Transformer::Cache& cache)
+          Transformer::Cache& cache, ChosenDraft& draft)
       : options_(options),
         tokenizer_(tokenizer),
         model_(model),
         cache_(cache),
-        sampler_(sampling_options(options, tokenizer)),
-        logits_(1, model.vocab_size()) {}
+        decoder_(model, cache, draft, decoder_options()) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   /// Starts with the tokens of the file that save() wrote, which are cached then.
   void load(const std::string& path) {
-    auto tokens = kvick::load_sequence(path, cache_, 0, model_.fingerprint());
+    const auto tokens = kvick::load_sequence(path, cache_, 0, model_.fingerprint());
     if (!tokens) {
       throw BadInput(kvick::detail::concat("the tokens of --load-cache must fit the context of ",
                                            cache_.max_seq_len()));
@@ -170,18 +206,18 @@ class Session {
       throw BadInput(kvick::detail::concat("tokens of --load-cache must be in [0, ",
                                            model_.vocab_size(), "), got ", token));
     }
-    tokens_ = std::move(*tokens);
+    if (!tokens->empty()) decoder_.append(*tokens);
   }
 
   /// Writes all tokens, with what is cached of them. The last may not be evaluated yet.
   void save(const std::string& path) {
     evaluate_new();
-    kvick::save_sequence(path, cache_, 0, tokens_, model_.fingerprint());
+    kvick::save_sequence(path, cache_, 0, decoder_.tokens(), model_.fingerprint());
   }
 
   /// Appends `prompt` and evaluates all that is not cached yet.
-  void read(std::span<const TokenId> prompt) {
-    tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
+  void read(std::span<const TokenId> prompt, int max_new_tokens) {
+    decoder_.append(prompt, max_new_tokens);
     const programs::Stopwatch time;
     evaluate_new();
     prefill_seconds_ += time.seconds();
@@ -189,74 +225,71 @@ class Session {
   }
 
   /// All tokens become `tokens`. What is cached of the same beginning stays; the rest is evaluated.
-  void read_anew(std::span<const TokenId> tokens) {
-    const auto differs =
-        std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end());
-    auto num_equal = static_cast<std::size_t>(differs.first - tokens_.begin());
+  void read_anew(std::span<const TokenId> tokens, int max_new_tokens) {
+    const auto& old = decoder_.tokens();
+    const auto differs = std::mismatch(old.begin(), old.end(), tokens.begin(), tokens.end());
     // The last token is evaluated again, if only for its logits.
-    num_equal = std::min({num_equal, num_cached(), tokens.size() - 1});
-    cache_.truncate(0, static_cast<int>(num_equal));
-    tokens_.resize(num_equal);
-    read(tokens.subspan(num_equal));
+    const auto num_equal =
+        std::min(static_cast<std::size_t>(differs.first - old.begin()), tokens.size() - 1);
+    decoder_.truncate(num_equal);
+    read(tokens.subspan(num_equal), max_new_tokens);
   }
 
-  /// The decoding loop: prints at most `max_new_tokens` new tokens as they come, and returns their
-  /// text.
-  std::string generate(int max_new_tokens) {
-    kvick::TextStream continuation(tokenizer_, tokens_, options_.stop_strings);
-    const std::span<const float> row(logits_.data(), static_cast<std::size_t>(logits_.size()));
+  /// The decoding loop: prints new tokens as they come, and returns their text.
+  std::string generate() {
+    kvick::TextStream continuation(tokenizer_, decoder_.tokens(), options_.stop_strings);
     std::string text;
     std::vector<TokenId> new_tokens;
-    const std::size_t num_tokens_before = tokens_.size();
-    const programs::Stopwatch time;
-    summary_.is_stopped = false;
-    for (int i = 0; i < max_new_tokens && !summary_.is_stopped; ++i) {
-      const TokenId token = sampler_.sample(row, num_sampled_++, tokens_);
-      if (!options_.ignore_eos && tokenizer_.is_end_of_generation(token)) {
-        summary_.is_stopped = true;
-        break;
-      }
+    show_ = [&](TokenId token) {
       new_tokens.push_back(token);
       show(continuation.push(token), text);
-      summary_.is_stopped = continuation.has_stopped();
-      if (summary_.is_stopped) break;
-      tokens_.push_back(token);
-      if (i + 1 < max_new_tokens) evaluate_new();
+      return !continuation.has_stopped();
+    };
+    const std::size_t num_tokens_before = num_tokens();
+    const programs::Stopwatch time;
+    while (decoder_.end() == kvick::SpeculativeEnd::kNone) {
+      decoder_.step();
+      if (options_.is_without_cache) cache_.truncate(0, 0);
     }
     decode_seconds_ += time.seconds();
-    num_decoded_ += num_cached() - num_tokens_before;
+    summary_.is_stopped = decoder_.end() == kvick::SpeculativeEnd::kEndToken ||
+                          decoder_.end() == kvick::SpeculativeEnd::kCallback;
+    // The last token is evaluated only if another was drawn behind it.
+    num_decoded_ += num_tokens() - num_tokens_before;
+    if (!new_tokens.empty() && decoder_.end() != kvick::SpeculativeEnd::kEndToken) --num_decoded_;
     summary_.num_generated_tokens += new_tokens.size();
     show(continuation.finish(), text);
     programs::print((options_.print_ids ? programs::format_token_ids(new_tokens) : "") + "\n");
     return text;
   }
 
-  std::size_t num_tokens() const { return tokens_.size(); }
-  const kvick::Matrix& logits() const { return logits_; }
+  std::size_t num_tokens() const { return decoder_.tokens().size(); }
+  const kvick::Matrix& logits() const { return decoder_.logits(); }
 
   Summary summary() const {
     Summary summary = summary_;
     summary.prefill_rate = rate(summary.num_prompt_tokens, prefill_seconds_);
     summary.decode_rate = rate(num_decoded_, decode_seconds_);
+    summary.speculation = decoder_.statistics();
+    const double plain_seconds = decoder_.adaptive().seconds(0);
+    if (plain_seconds > 0) summary.plain_rate = 1 / plain_seconds;
     return summary;
   }
 
  private:
-  static kvick::SamplingOptions sampling_options(const Options& options,
-                                                 const kvick::Tokenizer& tokenizer) {
-    kvick::SamplingOptions sampling = options.sampling;
-    const auto end_tokens = tokenizer.end_of_generation_ids();
-    sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
-    return sampling;
+  kvick::SpeculativeOptions decoder_options() {
+    kvick::SpeculativeOptions options{.draft_tokens = options_.draft_tokens,
+                                      .sampling = options_.sampling,
+                                      .ends_at_end_tokens = !options_.ignore_eos};
+    const auto end_tokens = tokenizer_.end_of_generation_ids();
+    options.sampling.end_tokens.assign(end_tokens.begin(), end_tokens.end());
+    options.on_token = [this](const kvick::SpeculativeToken& drawn) { return show_(drawn.token); };
+    return options;
   }
 
-  /// Evaluates all tokens that are not cached yet.
   void evaluate_new() {
-    if (options_.is_without_cache) cache_.truncate(0, 0);
-    evaluate(model_, cache_, std::span(tokens_).subspan(num_cached()), logits_);
+    if (!decoder_.prefill()) throw BadInput("the cache is full");
   }
-
-  std::size_t num_cached() const { return static_cast<std::size_t>(cache_.length(0)); }
 
   void show(const std::string& part, std::string& text) const {
     if (!options_.print_ids) programs::print(part);
@@ -267,10 +300,8 @@ class Session {
   const kvick::Tokenizer& tokenizer_;
   Transformer& model_;
   Transformer::Cache& cache_;
-  kvick::Sampler sampler_;
-  kvick::Matrix logits_;         // [1][vocab_size], of the last token that was evaluated
-  std::vector<TokenId> tokens_;  // all of them; the last may not be cached yet
-  std::uint64_t num_sampled_ = 0;
+  std::function<bool(TokenId)> show_;  // false ends the text
+  kvick::SpeculativeDecoder<Transformer, Transformer::Cache, ChosenDraft> decoder_;
   std::size_t num_decoded_ = 0;
   double prefill_seconds_ = 0;
   double decode_seconds_ = 0;
@@ -298,8 +329,7 @@ class Conversation {
     for (bool is_first = true; auto message = next_message(is_first); is_first = false) {
       messages_.push_back({"user", std::move(*message)});
       if (!read_messages()) continue;
-      const int max_new_tokens = num_tokens_to_generate(options_, session_.num_tokens(), context_);
-      messages_.push_back({"assistant", session_.generate(max_new_tokens)});
+      messages_.push_back({"assistant", session_.generate()});
     }
   }
 
@@ -318,7 +348,8 @@ class Conversation {
     if (session_.num_tokens() > 0) {
       const auto more = chat_.encode_continuation(tokenizer_, messages_);
       if (more && has_room(session_.num_tokens() + more->size(), context_ / 4)) {
-        session_.read(*more);
+        session_.read(*more, num_tokens_to_generate(
+                                 options_, session_.num_tokens() + more->size(), context_));
         return true;
       }
     }
@@ -343,7 +374,7 @@ class Conversation {
       return false;
     }
     if (tokens.empty()) throw BadInput("the prompt must not be empty");
-    session_.read_anew(tokens);
+    session_.read_anew(tokens, num_tokens_to_generate(options_, tokens.size(), context_));
     return true;
   }
 
@@ -404,18 +435,19 @@ void run(int argc, char** argv) {
   const programs::Stopwatch load_time;
   Transformer model = programs::load_model(std::move(file), options.run);
   auto cache = model.make_cache({.max_seq_len = context, .element_type = options.run.cache_type()});
+  ChosenDraft draft(options, model, context);
   load_seconds += load_time.seconds();
 
-  Session session(options, tokenizer, model, cache);
+  Session session(options, tokenizer, model, cache, draft);
   if (chat) {
     Conversation(options, tokenizer, *chat, context, session).run();
   } else {
     if (!options.load_cache.empty()) session.load(options.load_cache);
     const int max_new_tokens =
         num_tokens_to_generate(options, session.num_tokens() + prompt.size(), context);
-    session.read(prompt);
+    session.read(prompt, max_new_tokens);
     if (logits_file.is_open()) write_logits(logits_file, options.logits_file, session.logits());
-    session.generate(max_new_tokens);
+    session.generate();
     if (!options.save_cache.empty()) session.save(options.save_cache);
   }
   Summary summary = session.summary();

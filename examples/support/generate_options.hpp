@@ -12,6 +12,7 @@
 
 #include "default_model.hpp"
 #include "kvick/sampling/sampling_options.hpp"
+#include "kvick/speculative/draft_source.hpp"
 #include "model.hpp"
 #include "program.hpp"
 
@@ -37,7 +38,12 @@ struct GenerateOptions {
   std::string load_cache;  // files of sequence states; may be empty
   std::string save_cache;
   bool is_without_cache = false;
+  std::string draft_model;  // may be empty
+  bool looks_up = false;
+  int draft_tokens = 8;
   bool print_json = false;
+
+  bool is_speculative() const { return looks_up || !draft_model.empty(); }
 
   /// 32 bits: short to type, and exact in every JSON reader.
   static std::uint64_t random_seed() { return std::random_device()(); }
@@ -97,8 +103,21 @@ inline std::optional<GenerateOptions> parse_generate_options(int argc, char** ar
                  "write prompt and new tokens, with all that is cached of them, to this file")
       ->type_name("FILE")
       ->excludes(chat);
-  app.add_flag("--no-cache", options.is_without_cache,
-               "evaluate all tokens again for each new one: the same text, to compare the speed");
+  auto* const no_cache = app.add_flag(
+      "--no-cache", options.is_without_cache,
+      "evaluate all tokens again for each new one: the same text, to compare the speed");
+
+  app.option_defaults()->group("Speculation: the same text, sooner");
+  app.add_option("--draft", options.draft_model,
+                 "GGUF file of a small model of the same vocabulary, which drafts tokens")
+      ->type_name("FILE")
+      ->excludes(no_cache);
+  app.add_flag("--lookup", options.looks_up,
+               "draft what followed in the text so far, when it read like now; before --draft")
+      ->excludes(no_cache);
+  app.add_option("--draft-tokens", options.draft_tokens, "the most to draft at a time")
+      ->check(CLI::Range(0, kvick::kMaxDraftTokens))
+      ->capture_default_str();
 
   app.option_defaults()->group("Sampling");
   app.add_option("--temp", sampling.temperature, "temperature; 0 always takes the likeliest token")

@@ -17,13 +17,13 @@ namespace kvick {
 namespace {
 
 using support::FakeClock;
-using support::FakeModel;
+using support::TimedModel;
 
 const std::vector<std::vector<TokenId>> kPrompts = {{1, 2, 3}, {4, 5, 6, 7}, {8}};
 
 TEST(Benchmark, ReportsTheHandComputedFigures) {
   FakeClock clock;
-  FakeModel model(clock, [](const Batch&) { return 0.5; });
+  TimedModel model(clock, [](const Batch&) { return 0.5; });
   const BenchmarkReport report =
       benchmark(model, kPrompts, {.max_tokens = 4, .num_repetitions = 2}, clock);
   // One after the other, each four passes of half a second.
@@ -45,7 +45,7 @@ TEST(Benchmark, ReportsTheHandComputedFigures) {
 
 TEST(Benchmark, HasNoSpeedOfAWrongResult) {
   FakeClock clock;
-  FakeModel model(clock, [](const Batch&) { return 0.5; });
+  TimedModel model(clock, [](const Batch&) { return 0.5; });
   model.is_wrong_in_batches = true;
   const BenchmarkOptions batches{.max_tokens = 4, .batch_size = 3};
   support::expect_error(ErrorCode::kUnsupported, "at output 0 of request 0",
@@ -55,7 +55,7 @@ TEST(Benchmark, HasNoSpeedOfAWrongResult) {
 
 TEST(CheckOutputs, FindsASingleWrongTokenAndStopsWhereItIsTold) {
   FakeClock clock;
-  FakeModel model(clock, [](const Batch&) { return 0.5; });
+  TimedModel model(clock, [](const Batch&) { return 0.5; });
   BenchmarkReport report = benchmark(model, kPrompts, {.max_tokens = 200}, clock);
   Workload workload;
   for (const auto& prompt : kPrompts) workload.requests.push_back({.prompt = prompt});
@@ -94,7 +94,7 @@ TEST(Benchmark, MeasuresARealModelFromText) {
 
 TEST(Benchmark, RefusesOptionsOutOfRange) {
   FakeClock clock;
-  FakeModel model(clock, [](const Batch&) { return 0.5; });
+  TimedModel model(clock, [](const Batch&) { return 0.5; });
   support::expect_error(ErrorCode::kArgument, "prompts",
                         [&] { benchmark(model, std::vector<std::vector<TokenId>>(), {}, clock); });
   support::expect_error(ErrorCode::kArgument, "got 0, 1 and 3",

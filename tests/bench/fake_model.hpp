@@ -29,9 +29,9 @@ class FakeClock {
 };
 
 /// Keeps the tokens themselves.
-class FakeCache {
+class TimedCache {
  public:
-  explicit FakeCache(const kvick::CacheOptions& options)
+  explicit TimedCache(const kvick::CacheOptions& options)
       : max_seq_len_(options.max_seq_len),
         tokens_(static_cast<std::size_t>(options.num_sequences)) {}
 
@@ -56,13 +56,13 @@ class FakeCache {
   std::vector<std::vector<kvick::TokenId>> tokens_;
 };
 
-class FakeModel {
+class TimedModel {
  public:
-  using Cache = FakeCache;
+  using Cache = TimedCache;
   static constexpr int kVocabSize = 50;
 
   /// `seconds` tells how long a batch takes.
-  FakeModel(FakeClock& clock, std::function<double(const kvick::Batch&)> seconds)
+  TimedModel(FakeClock& clock, std::function<double(const kvick::Batch&)> seconds)
       : clock_(clock), seconds_(std::move(seconds)) {}
 
   int vocab_size() const { return kVocabSize; }
@@ -108,6 +108,6 @@ class FakeModel {
   std::function<double(const kvick::Batch&)> seconds_;
 };
 
-static_assert(kvick::LanguageModel<FakeModel>);
+static_assert(kvick::LanguageModel<TimedModel>);
 
 }  // namespace support

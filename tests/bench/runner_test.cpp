@@ -17,7 +17,7 @@ namespace kvick {
 namespace {
 
 using support::FakeClock;
-using support::FakeModel;
+using support::TimedModel;
 
 /// 1/4 s per pass and 1/16 s per token of it: sums of these are exact.
 double seconds_of(const Batch& batch) {
@@ -31,7 +31,7 @@ WorkloadRequest request(double arrival, std::vector<TokenId> prompt, int num_out
 std::vector<TokenId> lone_output(std::vector<TokenId> tokens, int count) {
   std::vector<TokenId> output;
   for (int i = 0; i < count; ++i) {
-    output.push_back(FakeModel::next(tokens));
+    output.push_back(TimedModel::next(tokens));
     tokens.push_back(output.back());
   }
   return output;
@@ -45,7 +45,7 @@ std::vector<double> times(const RequestTimeline& timeline) {
 
 TEST(RunWorkload, NotesTheTimesOfAFakeClockExactly) {
   FakeClock clock;
-  FakeModel model(clock, seconds_of);
+  TimedModel model(clock, seconds_of);
   PlainBatcher batcher(model, {.max_batch_size = 2, .max_seq_len = 64});
   const Workload workload{
       {request(0, {1, 2, 3, 4}, 3), request(0.75, {5, 6}, 2), request(5, {7}, 1)}};
@@ -69,7 +69,7 @@ TEST(RunWorkload, NotesTheTimesOfAFakeClockExactly) {
 
 TEST(RunWorkload, KeepsTheConcurrencyOfAClosedLoop) {
   FakeClock clock;
-  FakeModel model(clock, [](const Batch&) { return 1.0; });
+  TimedModel model(clock, [](const Batch&) { return 1.0; });
   PlainBatcher batcher(model, {.max_batch_size = 4, .max_seq_len = 64});
   Workload workload{{}, 2};
   for (const int length : {3, 1, 2, 1}) workload.requests.push_back(request(0, {1}, length));
@@ -114,7 +114,7 @@ TEST(RunWorkload, CountsFailedRequestsApart) {
 TEST(PlainBatcher, StaticBatchesStartAndEndTogether) {
   const auto end_times = [](bool is_static) {
     FakeClock clock;
-    FakeModel model(clock, [](const Batch&) { return 1.0; });
+    TimedModel model(clock, [](const Batch&) { return 1.0; });
     PlainBatcher batcher(model, {.max_batch_size = 2, .max_seq_len = 64, .is_static = is_static});
     Workload workload;
     for (const int length : {4, 1, 1, 2}) workload.requests.push_back(request(0, {1}, length));
@@ -131,7 +131,7 @@ TEST(PlainBatcher, StaticBatchesStartAndEndTogether) {
 TEST(PlainBatcher, ChunksPromptsWithinTheBudgetAndDecodesFirst) {
   FakeClock clock;
   std::vector<std::vector<std::size_t>> passes;
-  FakeModel model(clock, [&](const Batch& batch) {
+  TimedModel model(clock, [&](const Batch& batch) {
     auto& sizes = passes.emplace_back();
     for (const Segment& segment : batch.segments()) sizes.push_back(segment.tokens.size());
     return 1.0;
@@ -149,7 +149,7 @@ TEST(PlainBatcher, GivesEveryRequestItsLoneOutput) {
     for (const int budget : {8, 16, 512}) {
       for (const bool is_static : {false, true}) {
         FakeClock clock;
-        FakeModel model(clock, seconds_of);
+        TimedModel model(clock, seconds_of);
         PlainBatcher batcher(model, {.max_batch_size = max_batch_size,
                                      .max_num_batched_tokens = budget,
                                      .is_static = is_static});
@@ -170,7 +170,7 @@ TEST(PlainBatcher, GivesEveryRequestItsLoneOutput) {
 
 TEST(PlainBatcher, RefusesWhatItCannotServe) {
   FakeClock clock;
-  FakeModel model(clock, seconds_of);
+  TimedModel model(clock, seconds_of);
   PlainBatcher batcher(model, {.max_batch_size = 1, .max_seq_len = 8});
   batcher.submit(0, request(0, {1, 2, 3, 4}, 5));  // the last token need not be cached
   support::expect_error(ErrorCode::kCapacity, "8 tokens of a slot", [&] {

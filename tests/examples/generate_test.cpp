@@ -522,4 +522,38 @@ TEST(Generate, WritesTheSameTextWithoutACache) {
   EXPECT_EQ(generate_text(base + Arguments{"--no-cache"}), generate_text(base));
 }
 
+TEST(Generate, DraftsChangeNoText) {
+  const std::string models = KVICK_DEMO_MODEL_DIR;
+  const Arguments story = {"-m",     models + "/kvick-stories-3m-q8_0.gguf",
+                           "-p",     "Once upon a time",
+                           "-n",     "60",
+                           "--seed", "3",
+                           "--temp", "0.9"};
+  const Arguments model = {"--draft", models + "/kvick-stories-draft-q8_0.gguf"};
+  const Arguments lookup = {"--lookup"};
+  const auto [text, summary] = generate_summarized(story);
+  EXPECT_FALSE(summary.contains("drafted_tokens"));
+  for (const Arguments& drafts : {model, lookup, model + lookup + Arguments{"--draft-tokens", "3"},
+                                  model + Arguments{"--draft-tokens", "0"}}) {
+    const auto [drafted_text, drafted_summary] = generate_summarized(story + drafts);
+    EXPECT_EQ(drafted_text, text);
+    EXPECT_LE(drafted_summary["accepted_tokens"], drafted_summary["drafted_tokens"]);
+    EXPECT_EQ(drafted_summary["generated_tokens"], summary["generated_tokens"]);
+  }
+  EXPECT_GT(generate_summarized(story + model).summary["accepted_tokens"], 5);
+  const std::string err = generate(story + model).err;
+  EXPECT_NE(err.find("drafted "), std::string::npos) << err;
+  EXPECT_NE(err.find(" accepted "), std::string::npos) << err;
+}
+
+TEST(Generate, RefusesDraftsThatDoNotFit) {
+  const RandomModel model({"--seed", "1"});
+  const Arguments prompt = {"-m", model.path(), "--prompt-ids", "1,2", "-n", "2"};
+  expect_refusal(kProgram, prompt + Arguments{"--draft", model.directory() / "absent"}, "absent");
+  expect_refusal(kProgram, prompt + Arguments{"--draft-tokens", "65"}, "--draft-tokens");
+  expect_refusal(kProgram, prompt + Arguments{"--no-cache", "--lookup"}, "--no-cache");
+  const std::string other = std::string(KVICK_DEMO_MODEL_DIR) + "/kvick-stories-draft-q8_0.gguf";
+  expect_refusal(kProgram, prompt + Arguments{"--draft", other}, "must have the target's");
+}
+
 }  // namespace

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // How many tokens to draft, from what drafting has gained and cost so far.
 //
-// A round with k drafted tokens takes a + b k seconds to draft and verify, and gives one token and
-// the accepted ones: with f the share of first drafted tokens that are accepted and g that of a
-// later one after all before it were, 1 + f (1 + g + ... + g^(k-1)) tokens. The k with the most
-// tokens per second is taken, which may be 0. All four numbers are averages that forget.
+// A round with k drafted tokens gives one token and the accepted ones: with f the share of first
+// drafted tokens that are accepted and g that of a later one after all before it were,
+// 1 + f (1 + g + ... + g^(k-1)) tokens. What rounds of k tokens take is measured for each k, since
+// a pass of 9 tokens may take twice the time of one of 8. The k with the most tokens per second is
+// taken, which may be 0. All these numbers are averages that forget.
 //
 // Nothing is promised by averages alone, so there is an account as well. It is paid a small share
 // of all time, and every round with drafts books what it took beyond, or less than, the plain steps
@@ -18,8 +19,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <limits>
 #include <string_view>
+#include <vector>
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/version.hpp"
@@ -77,24 +83,25 @@ class AdaptiveDraft {
     }
   };
 
-  bool is_known() const noexcept { return num_plain_ > 0; }
-
   AdaptiveDraftOptions options_;
   Share first_{.prior = 0.7};
   Share later_{.prior = 0.8};
-  int num_plain_ = 0;         // plain steps so far
-  double plain_seconds_ = 0;  // of one
-  // Weighted sums over rounds of k drafted tokens that took t seconds to draft and verify: k^2,
-  // k (t - plain_seconds_).
-  double sum_kk_ = 0, sum_kt_ = 0;
-  double account_;  // in plain steps
+  int num_plain_ = 0;                   // plain steps so far
+  std::array<double, 7> last_plain_{};  // seconds of the last ones
+  double plain_seconds_ = 0;            // their median
+  // Of rounds with so many drafted tokens: plain steps that one takes, 0 if there was none.
+  std::vector<double> steps_;
+  int largest_ = 0;  // number of drafted tokens so far
+  double account_;   // in plain steps
   int rounds_since_plain_ = 0;
 };
 
 // ---- Implementation: nothing below is API ----
 
 inline AdaptiveDraft::AdaptiveDraft(const AdaptiveDraftOptions& options)
-    : options_(options), account_(options.initial_steps) {
+    : options_(options),
+      steps_(static_cast<std::size_t>(std::max(options.max_tokens, 0)) + 1),
+      account_(options.initial_steps) {
   constexpr std::string_view kOperation = "AdaptiveDraft";
   detail::require(options.max_tokens >= 0, ErrorCode::kArgument, kOperation,
                   "max_tokens must be at least 0, got ", options.max_tokens);
@@ -113,13 +120,23 @@ inline double AdaptiveDraft::expected_tokens(int num_drafted) const noexcept {
   return tokens;
 }
 
-/// A round's seconds: what a drafted token adds is the same for each, and begins as if one token had
-/// added a quarter of a plain step.
+/// What was not measured is taken to be cheap, so that it is tried: each token adds what those of
+/// the next shorter round did, a quarter of a plain step at first, and no round is longer than one
+/// with more tokens.
 inline double AdaptiveDraft::seconds(int num_drafted) const noexcept {
-  constexpr double kPriorShare = 0.25, kPriorWeight = 1;
-  const double slope =
-      std::fma(kPriorShare * kPriorWeight, plain_seconds_, sum_kt_) / (sum_kk_ + kPriorWeight);
-  return std::fma(std::max(0.0, slope), num_drafted, plain_seconds_);
+  constexpr double kPriorSlope = 0.25;
+  double steps = std::fma(kPriorSlope, num_drafted, 1.0);
+  double limit = std::numeric_limits<double>::infinity();
+  for (int k = 1; k <= largest_; ++k) {
+    const double measured = steps_[static_cast<std::size_t>(k)];
+    if (measured == 0) continue;
+    if (k <= num_drafted) {
+      steps = std::fma(std::max(0.0, measured - 1) / k, num_drafted - k, measured);
+    } else {
+      limit = std::min(limit, measured);
+    }
+  }
+  return std::min(steps, limit) * plain_seconds_;
 }
 
 inline int AdaptiveDraft::choose() const noexcept {
@@ -127,8 +144,8 @@ inline int AdaptiveDraft::choose() const noexcept {
   constexpr int kProbe = 2;
   // The price of a plain step is what all else is compared with: looked up often at first.
   constexpr int kPlainEvery = 64;
-  if (rounds_since_plain_ >= std::min(4 * num_plain_, kPlainEvery)) return 0;
-  const int most = sum_kk_ > 0 ? options_.max_tokens : std::min(kFirst, options_.max_tokens);
+  if (num_plain_ < 2 || rounds_since_plain_ >= std::min(4 * num_plain_, kPlainEvery)) return 0;
+  const int most = largest_ > 0 ? options_.max_tokens : std::min(kFirst, options_.max_tokens);
   int best = 0, largest = 0;
   double best_rate = 1 / plain_seconds_;
   for (int k = 1; k <= most && seconds(k) / plain_seconds_ - 1 <= account_; ++k) {
@@ -145,23 +162,29 @@ inline int AdaptiveDraft::choose() const noexcept {
 
 inline void AdaptiveDraft::record(const DraftRound& round) noexcept {
   const int k = round.num_drafted;
-  // What takes far longer than ever was interrupted by something else.
-  constexpr double kOutlier = 3;
   double t = round.draft_seconds + round.verify_seconds;
-  if (is_known()) t = std::min(t, kOutlier * std::max(seconds(k), plain_seconds_));
   if (k == 0) {
-    // The mean of the first eight, then an average that forgets. A source that found nothing took
-    // its time, which is not the target's.
-    const double target = std::max(0.0, t - round.draft_seconds);
-    num_plain_ = std::min(num_plain_ + 1, 1000);
-    plain_seconds_ += (target - plain_seconds_) / std::min(num_plain_, 8);
+    // A source that found nothing took its time, which is not the target's.
+    last_plain_[static_cast<std::size_t>(num_plain_) % last_plain_.size()] = round.verify_seconds;
+    num_plain_ += num_plain_ < std::numeric_limits<int>::max() / 8 ? 1 : 0;
+    auto sorted = last_plain_;
+    const auto size = std::min<std::ptrdiff_t>(num_plain_, std::ssize(sorted));
+    std::sort(sorted.begin(), sorted.begin() + size);
+    plain_seconds_ = sorted[static_cast<std::size_t>((size - 1) / 2)];
     rounds_since_plain_ = 0;
   } else {
     ++rounds_since_plain_;
-    if (!is_known()) return;
-    constexpr double kKept = 0.95;
-    sum_kk_ = std::fma(sum_kk_, kKept, static_cast<double>(k) * k);
-    sum_kt_ = std::fma(sum_kt_, kKept, k * (t - plain_seconds_));
+    if (!(plain_seconds_ > 0) || k > options_.max_tokens) return;
+    // What takes far longer than ever was interrupted by something else.
+    constexpr double kOutlier = 2, kNew = 0.25;
+    double& steps = steps_[static_cast<std::size_t>(k)];
+    if (steps > 0) {
+      t = std::min(t, kOutlier * steps * plain_seconds_);
+      steps += kNew * (t / plain_seconds_ - steps);
+    } else {
+      steps = t / plain_seconds_;
+    }
+    largest_ = std::max(largest_, k);
     first_.record(round.num_accepted > 0 ? 1 : 0, 1);
     // A later token was tried if the one before it was accepted.
     const int num_later = std::min(round.num_accepted, k - 1);

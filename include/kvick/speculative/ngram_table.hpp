@@ -2,8 +2,8 @@
 // A table of which token follows which few tokens: a model's own habits, to draft by.
 //
 // It learns from texts, those that the model wrote best of all, can be kept in a file, and drafts
-// for every later text at the price of a look-up per token. For each context it keeps one token, the
-// one that followed most often by the majority vote of Boyer and Moore. Longest contexts first.
+// for every later text at the price of a look-up per token. For each context it keeps one token,
+// which followed most often by the majority vote of Boyer and Moore. Longest contexts first.
 //
 //   kvick::NgramTable table({.vocab_size = model.vocab_size()});
 //   table.learn(result.tokens);

@@ -104,6 +104,10 @@ class SpeculativeDecoder {
   void append(std::span<const TokenId> tokens) { append(tokens, options_.max_new_tokens); }
   void append(std::span<const TokenId> tokens, int max_new_tokens);
 
+  /// Drops all tokens of the text after the first `num_tokens`, which are at most all of them. The
+  /// text ends there until more are appended; output indices do not go back.
+  void truncate(std::size_t num_tokens);
+
   /// Evaluates the text now, for those who want the logits or the time of a prompt by themselves;
   /// else the next round does, with its drafts. False if the cache is full.
   bool prefill();
@@ -206,6 +210,19 @@ void SpeculativeDecoder<Model, Cache, Source>::append(std::span<const TokenId> t
   num_new_ = 0;
   is_source_warm_ = false;
   end_ = max_new_tokens > 0 ? SpeculativeEnd::kNone : SpeculativeEnd::kLength;
+}
+
+template <class Model, SequenceCache Cache, DraftSource Source>
+void SpeculativeDecoder<Model, Cache, Source>::truncate(std::size_t num_tokens) {
+  detail::require(num_tokens <= text_.size(), ErrorCode::kArgument, "SpeculativeDecoder::truncate",
+                  "num_tokens must be in [0, ", text_.size(), "], got ", num_tokens);
+  if (static_cast<std::size_t>(cache_.length(sequence_)) > num_tokens) {
+    cache_.truncate(sequence_, static_cast<int>(num_tokens));
+  }
+  text_.resize(num_tokens);
+  is_prefilled_ = false;
+  is_source_warm_ = false;
+  end_ = SpeculativeEnd::kLength;
 }
 
 template <class Model, SequenceCache Cache, DraftSource Source>
