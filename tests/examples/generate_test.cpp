@@ -306,7 +306,7 @@ TEST(Generate, SummaryHasItsFields) {
   const RandomModel model;
   const auto run =
       generate_summarized({"-m", model.path(), "--prompt-ids", join(some_ids(20)), "-n", "5", "-c",
-                           "32", "--kv", "f32", "-t", "2", "--temp", "0", "--ids", "--seed", "9"});
+                           "64", "--kv", "f32", "-t", "2", "--temp", "0", "--ids", "--seed", "9"});
   const json& summary = run.summary;
   EXPECT_EQ(summary["model"], model.path());
   EXPECT_EQ(summary["prompt_tokens"], 20);
@@ -316,10 +316,10 @@ TEST(Generate, SummaryHasItsFields) {
   EXPECT_GT(summary["prefill_tokens_per_second"], 0.0);
   EXPECT_GT(summary["decode_tokens_per_second"], 0.0);
   EXPECT_GT(summary["peak_memory_bytes"], 1 << 20);
-  // Keys and values, 4 layers, 2 heads of 64, 32 tokens, 4 bytes.
-  EXPECT_EQ(summary["cache_bytes"], 2 * 4 * 2 * 64 * 32 * 4);
+  // Keys and values, 4 layers, 2 heads of 64, 64 tokens, 4 bytes.
+  EXPECT_EQ(summary["cache_bytes"], 2 * 4 * 2 * 64 * 64 * 4);
   EXPECT_EQ(summary["kv"], "f32");
-  EXPECT_EQ(summary["context"], 32);
+  EXPECT_EQ(summary["context"], 64);
   EXPECT_EQ(summary["threads"], 2);
   EXPECT_EQ(summary["seed"], 9);
   EXPECT_EQ(summary["isa"], name(kvick::default_isa()));
