@@ -348,8 +348,8 @@ class Conversation {
     if (session_.num_tokens() > 0) {
       const auto more = chat_.encode_continuation(tokenizer_, messages_);
       if (more && has_room(session_.num_tokens() + more->size(), context_ / 4)) {
-        session_.read(*more, num_tokens_to_generate(
-                                 options_, session_.num_tokens() + more->size(), context_));
+        session_.read(*more, num_tokens_to_generate(options_, session_.num_tokens() + more->size(),
+                                                    context_));
         return true;
       }
     }
