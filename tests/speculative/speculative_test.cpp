@@ -343,6 +343,36 @@ TEST(SpeculativeDecoder, GoesOnAfterMoreTokensAreAppendedAndAfterTruncation) {
   EXPECT_EQ(converse(lookup, true), want);
 }
 
+TEST(SpeculativeDecoder, TheTextMayBeTakenBackAndGoOnOtherwise) {
+  FakeModel model({.vocab_size = 7}), small({.vocab_size = 7, .noise = 0.5f});
+  const SpeculativeOptions options{.max_new_tokens = 15, .draft_tokens = 4, .adapts = false};
+  const auto last = [](const SpeculativeDecoder<FakeModel, FakeCache, PromptLookup>& decoder) {
+    return Tokens(decoder.tokens().end() - 15, decoder.tokens().end());
+  };
+  PromptLookup lookup({.min_match = 1});
+  FakeCache cache(1, 100);
+  SpeculativeDecoder decoder(model, cache, lookup, options);
+  decoder.append(Tokens{1, 2, 3});
+  while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+  for (const std::size_t num_kept : {std::size_t{9}, std::size_t{2}, std::size_t{0}}) {
+    decoder.truncate(num_kept);
+    EXPECT_EQ(decoder.tokens().size(), num_kept);
+    EXPECT_LE(cache.length(0), static_cast<int>(num_kept));
+    EXPECT_NE(decoder.end(), SpeculativeEnd::kNone);
+    EXPECT_TRUE(decoder.step().empty());
+    Tokens prompt = decoder.tokens();
+    prompt.insert(prompt.end(), {6, 5});
+    decoder.append(Tokens{6, 5});
+    while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+    EXPECT_EQ(last(decoder), speculative_decode(NoDraft{}, model, prompt, options).tokens);
+  }
+  decoder.truncate(decoder.tokens().size());  // all of them may stay
+  decoder.append({}, 1);
+  EXPECT_EQ(decoder.step().size(), 1u);
+  expect_error(ErrorCode::kArgument, "num_tokens must be in [0, 18], got 19",
+               [&] { decoder.truncate(19); });
+}
+
 TEST(SpeculativeDecoder, BeginsWithTheLogitsOfAPrefill) {
   FakeModel model({.vocab_size = 7});
   const SpeculativeOptions options{
