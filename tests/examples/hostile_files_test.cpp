@@ -150,8 +150,7 @@ TEST_F(HugeNumbers, ThatNeedMemoryAreRefusedWithTheArithmetic) {
 #endif
   const support::RandomModel model({"--context", "1048576"});
   support::expect_refusal("kvick-generate", {"-m", model.path(), "-p", "x", "-c", "1048576"},
-                          "2 * 4 layers * 1 sequences * 2 KV heads * 1048576 positions * 64",
-                          kLimits);
+                          "4 layers * 16384 blocks * 2 KV heads * 64 tokens * 256 bytes", kLimits);
 }
 
 }  // namespace
