@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // What batching gains on this machine, with a model of one's own.
 //
-//   kvick-serving-speed MODEL.gguf [--batch 16] [--requests 48] [--shortest 8] [--longest 256]
-//                       [--threads N] [--part batch|static|chunks|all]
+//   kvick-serving-speed MODEL.gguf [--batch 16] [--requests 96] [--shortest 16] [--longest 512]
+//                       [--uniform] [--prompts 24] [--threads N] [--part batch|static|chunks|all]
 //
 // batch   Tokens/s of --batch sequences that decode together, beside one alone.
-// static  The same requests, of log-uniform output lengths, by continuous batching and in groups of
+// static  The same requests, of log-uniform or uniform output lengths, by continuous batching and in groups of
 //         --batch that each run padded to their longest; tokens that were asked for per second.
-// chunks  Inter-token latency of --batch / 2 sequences while prompts of 1,024 tokens arrive every
-//         20 steps, which take whole steps, chunks of 512 tokens, or of at most --step-ms.
+// chunks  Inter-token latency of --batch / 2 sequences while --prompts prompts of 1,024 tokens
+//         arrive, Poisson, so that about one step in 20 meets one. They are computed whole, all that
+//         have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
 // Token ids are arbitrary, so random weights do. Requests are greedy and ignore end tokens.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -31,10 +32,12 @@ struct Options {
   std::string model;
   std::string part = "all";
   int batch = 16;
-  int num_requests = 48;
-  int shortest = 8;
-  int longest = 256;
+  int num_requests = 96;
+  int shortest = 16;
+  int longest = 512;
   int threads = 0;
+  int num_prompts = 24;
+  bool is_uniform = false;
   double step_ms = 100;
 };
 
@@ -109,8 +112,10 @@ void measure_static(kvick::Transformer& model, const Options& options) {
   std::vector<int> lengths;
   double num_tokens = 0;
   for (int i = 0; i < options.num_requests; ++i) {
-    const double ratio = double(options.longest) / options.shortest;
-    lengths.push_back(int(std::lround(options.shortest * std::pow(ratio, random.next_uniform()))));
+    const double u = random.next_uniform(), shortest = options.shortest, longest = options.longest;
+    lengths.push_back(
+        int(std::lround(options.is_uniform ? shortest + u * (longest - shortest)
+                                           : shortest * std::pow(longest / shortest, u))));
     num_tokens += lengths.back();
   }
   const double continuous = run_seconds(model, options, lengths);
@@ -127,43 +132,92 @@ void measure_static(kvick::Transformer& model, const Options& options) {
       num_tokens / continuous, num_tokens / padded, padded / continuous);
 }
 
-void measure_chunks(kvick::Transformer& model, const Options& options) {
-  constexpr int kPromptTokens = 1024, kNumPrompts = 4, kStepsBetween = 20;
+/// Seconds at which prompts arrive: a Poisson process.
+std::vector<double> arrival_times(int count, double mean_gap) {
+  kvick::PhiloxStream random(3);
+  std::vector<double> times;
+  for (double time = 0; std::ssize(times) < count; times.push_back(time)) {
+    time -= mean_gap * std::log1p(-random.next_uniform());
+  }
+  return times;
+}
+
+struct ChunkResult {
+  std::vector<float> gaps_ms;    // of all readers
+  double share_with_prompt = 0;  // of the steps
+  double tokens_per_second = 0;  // prompts and answers
+};
+
+constexpr int kLongPromptTokens = 1024;
+
+ChunkResult run_chunks(kvick::Transformer& model, const Options& options, int step_tokens,
+                       double step_ms, std::span<const double> arrivals, int num_reader_tokens) {
   const int num_readers = std::max(1, options.batch / 2);
-  const auto measure = [&](const char* label, int step_tokens, double step_ms) {
-    kvick::EngineOptions engine = engine_options(options.batch, kPromptTokens + 512, step_tokens);
-    engine.scheduler.max_step_ms = step_ms;
-    engine.cache.reuses_prefixes = false;
-    Core core(model, engine);
-    std::vector<kvick::GenerationHandle> readers;
-    for (int i = 0; i < num_readers; ++i) {
-      readers.push_back(
-          core.submit(request_of(model, 16, kStepsBetween * (kNumPrompts + 1), unsigned(i))));
+  kvick::EngineOptions engine =
+      engine_options(options.batch, kLongPromptTokens + num_reader_tokens, step_tokens);
+  engine.scheduler.max_step_ms = step_ms;
+  engine.cache.reuses_prefixes = false;
+  Core core(model, engine);
+  std::vector<kvick::GenerationHandle> readers, prompts;
+  for (int i = 0; i < num_readers; ++i) {
+    readers.push_back(core.submit(request_of(model, 16, num_reader_tokens, unsigned(i))));
+  }
+  while (core.metrics().num_output_tokens < num_readers) core.step();
+  const double start = now();
+  std::size_t num_steps = 0, num_with_prompt = 0;
+  for (bool is_busy = true; is_busy || prompts.size() < arrivals.size();) {
+    while (prompts.size() < arrivals.size() && now() - start >= arrivals[prompts.size()]) {
+      prompts.push_back(
+          core.submit(request_of(model, kLongPromptTokens, 1, 100u + unsigned(prompts.size()))));
     }
-    const double start = now();
-    int next_prompt_at = kStepsBetween;
-    int num_prompts = 0;
+    is_busy = core.step();
+    num_steps += is_busy ? 1 : 0;
+    num_with_prompt += core.metrics().num_step_tokens > core.metrics().batch_size ? 1 : 0;
+  }
+  const double seconds = now() - start;
+  ChunkResult result;
+  for (const auto& reader : readers) {
+    const auto& itl = reader.result().metrics.itl_ms;
+    result.gaps_ms.insert(result.gaps_ms.end(), itl.begin(), itl.end());
+  }
+  std::sort(result.gaps_ms.begin(), result.gaps_ms.end());
+  result.share_with_prompt = double(num_with_prompt) / double(num_steps);
+  result.tokens_per_second =
+      double(std::ssize(arrivals) * (kLongPromptTokens + 1) + num_readers * num_reader_tokens) /
+      seconds;
+  return result;
+}
+
+void measure_chunks(kvick::Transformer& model, const Options& options) {
+  // On average a prompt arrives every 20 steps of the readers and the time that it takes itself.
+  const double step_seconds = 1 / decode_rate(model, options.batch / 2, 32) * options.batch / 2;
+  const double start = now();
+  {
+    Core core(model, engine_options(1, kLongPromptTokens + 1, kLongPromptTokens));
+    core.submit(request_of(model, kLongPromptTokens, 1, 99));
     while (core.step()) {
-      const std::int64_t decoded = core.metrics().num_output_tokens / num_readers;
-      if (num_prompts < kNumPrompts && decoded >= next_prompt_at) {
-        core.submit(request_of(model, kPromptTokens, 1, 100u + unsigned(num_prompts++)));
-        next_prompt_at += kStepsBetween;
-      }
     }
-    const double seconds = now() - start;
-    std::vector<float> gaps;
-    for (const auto& reader : readers) {
-      const auto& itl = reader.result().metrics.itl_ms;
-      gaps.insert(gaps.end(), itl.begin(), itl.end());
-    }
-    std::sort(gaps.begin(), gaps.end());
+  }
+  const double prompt_seconds = now() - start;
+  const double mean_gap = 20 * step_seconds + prompt_seconds;
+  const auto arrivals = arrival_times(options.num_prompts, mean_gap);
+  const int num_reader_tokens = 20 * options.num_prompts;
+  std::printf("step of %d readers %.1f ms, prompt of %d tokens %.2f s, one every %.2f s\n",
+              options.batch / 2, 1e3 * step_seconds, kLongPromptTokens, prompt_seconds, mean_gap);
+  const auto measure = [&](const char* label, int step_tokens, double step_ms) {
+    const ChunkResult result =
+        run_chunks(model, options, step_tokens, step_ms, arrivals, num_reader_tokens);
     const auto percentile = [&](double p) {
-      return double(gaps[std::size_t(p * double(gaps.size() - 1))]);
+      return double(result.gaps_ms[std::size_t(p * double(result.gaps_ms.size() - 1))]);
     };
-    std::printf("%s: ITL median %.1f ms, 99th percentile %.1f ms, all in %.1f s\n", label,
-                percentile(0.5), percentile(0.99), seconds);
+    std::printf(
+        "%-22s ITL median %6.1f ms, 99th percentile %6.0f ms; %4.1f %% of steps with a prompt; "
+        "%.0f tokens/s in all\n",
+        label, percentile(0.5), percentile(0.99), 100 * result.share_with_prompt,
+        result.tokens_per_second);
+    std::fflush(stdout);
   };
-  measure("whole prompts", kPromptTokens + options.batch, 0);
+  measure("whole prompts", options.batch * (kLongPromptTokens + 1), 0);
   measure("chunks of 512 tokens", 512, 0);
   measure("a time budget", 512, options.step_ms);
 }
@@ -179,6 +233,8 @@ int run(int argc, char** argv) {
   app.add_option("--requests", options.num_requests)->capture_default_str();
   app.add_option("--shortest", options.shortest, "new tokens")->capture_default_str();
   app.add_option("--longest", options.longest, "new tokens")->capture_default_str();
+  app.add_flag("--uniform", options.is_uniform, "lengths are uniform, not log-uniform");
+  app.add_option("--prompts", options.num_prompts, "that arrive")->capture_default_str();
   app.add_option("--threads", options.threads, "default: what the process may use");
   app.add_option("--step-ms", options.step_ms, "time budget of a step")->capture_default_str();
   CLI11_PARSE(app, argc, argv);

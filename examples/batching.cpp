@@ -23,8 +23,12 @@ namespace {
 
 struct Options {
   std::string model;
-  std::vector<std::string> prompts = {"Once upon a time", "One day, a girl", "There was a dog",
-                                      "The king",         "In the garden",   "Tom and Mia"};
+  std::vector<std::string> prompts = {"Once upon a time",
+                                      "Once upon a time, there was a brave boy",
+                                      "Once upon a time, there was a shy rabbit",
+                                      "Once upon a time, a clever fox",
+                                      "Once upon a time, there was a kind girl named Rosa.",
+                                      "Once upon a time, there was an old"};
   int max_new_tokens = 32;
   int batch_size = 4;
   int step_tokens = 64;
