@@ -67,14 +67,21 @@ void compare_throughput(const Arguments& arguments) {
 }
 
 void print_latencies(const char* name, const SimulationResult& result) {
-  std::printf("| %s | %.0f | %.1f | %.1f | %.0f | %.0f |\n", name, result.tokens_per_s(),
-              result.ttft_ms.percentile(0.5) / 1000, result.ttft_ms.percentile(0.99) / 1000,
-              result.itl_ms.percentile(0.5), result.itl_ms.percentile(0.99));
+  const double mixed_share =
+      static_cast<double>(result.num_mixed_decode_steps) /
+      static_cast<double>(std::max<std::int64_t>(1, result.num_decode_steps));
+  std::printf("| %s | %.0f | %.0f %% | %.1f | %.1f | %.0f | %.0f |\n", name, result.tokens_per_s(),
+              100 * mixed_share, result.ttft_ms.percentile(0.5) / 1000,
+              result.ttft_ms.percentile(0.99) / 1000, result.itl_ms.percentile(0.5),
+              result.itl_ms.percentile(0.99));
 }
 
 void print_latency_header(const char* title) {
-  std::printf("| %s | tokens/s | TTFT p50, s | TTFT p99, s | ITL p50, ms | ITL p99, ms |\n", title);
-  std::printf("| --- | ---: | ---: | ---: | ---: | ---: |\n");
+  std::printf(
+      "| %s | tokens/s | steps with a prompt | TTFT p50, s | TTFT p99, s | ITL p50, ms | ITL p99, "
+      "ms |\n",
+      title);
+  std::printf("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n");
 }
 
 void compare_policies(const Arguments& arguments, const std::vector<SimulatedRequest>& requests) {
@@ -102,13 +109,18 @@ void compare_arrivals(const Arguments& arguments) {
   }
 }
 
+/// So many long prompts that more than one step of 20 meets one, of those steps that decode.
 void compare_long_prompts(const Arguments& arguments) {
-  auto requests = support::make_requests({.num_requests = arguments.num_requests * 2 / 3,
-                                          .requests_per_s = 0.5,
+  constexpr double kChatsPerSecond = 0.1, kPromptsPerSecond = 0.38;
+  const auto share = [&](double rate) {
+    return static_cast<int>(arguments.num_requests * rate / (kChatsPerSecond + kPromptsPerSecond));
+  };
+  auto requests = support::make_requests({.num_requests = share(kChatsPerSecond),
+                                          .requests_per_s = kChatsPerSecond,
                                           .prompts = {32, 64},
                                           .outputs = {100, 300}});
-  const auto prompts = support::make_requests({.num_requests = arguments.num_requests / 3,
-                                               .requests_per_s = 0.25,
+  const auto prompts = support::make_requests({.num_requests = share(kPromptsPerSecond),
+                                               .requests_per_s = kPromptsPerSecond,
                                                .prompts = {1024, 1024},
                                                .outputs = {16, 16},
                                                .seed = 2});

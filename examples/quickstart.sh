@@ -12,7 +12,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source-path=SCRIPTDIR source=../.ci/lib.sh
 source "$root/.ci/lib.sh"
 build_dir=${BUILD_DIR:-$root/build/quickstart}
-model=${1:-$root/examples/models/kvick-stories-3m-q8_0.gguf}
+models=$root/examples/models
+model=${1:-$models/kvick-stories-3m-q8_0.gguf}
 if [ ! -f "$model" ]; then
   echo "quickstart: no such model file: $model" >&2
   exit 1
@@ -49,5 +50,9 @@ gains() {
   printf '  %-32s %9s %9s\n' "tokens/s of 200 new tokens" before after
   row "no cache -> cache" "$(rate --weights q8_0 --no-cache)" "$int8"
   row "f16 -> int8 weights" "$(rate --weights f16)" "$int8"
+  if [[ $model == "$models"/* ]]; then  # which has a small relative
+    row "alone -> with a draft model" "$int8" \
+      "$(rate --weights q8_0 --draft "$models/kvick-stories-draft-q8_0.gguf")"
+  fi
 }
 timed gains gains
