@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "kvick/serving/engine_core.hpp"
-#include "kvick/serving/prometheus.hpp"
 #include "serving/random_requests.hpp"
 #include "serving/toy_draft.hpp"
 #include "support/tiny_model.hpp"
@@ -308,109 +307,6 @@ TEST(EngineSpeculation, RefusesWhatItHasNoModelFor) {
   EXPECT_THROW(submit({.kind = DraftKind::kLookupThenModel}), Error);
   EXPECT_THROW(submit({.kind = DraftKind::kLookup, .draft_tokens = -1}), Error);
   EXPECT_THROW(submit({.kind = DraftKind::kLookup, .draft_tokens = kMaxDraftTokens + 1}), Error);
-}
-
-// ---- The draft model's own cache
-
-TEST(EngineSpeculation, ComputesATextOnceForDraftsOfAllRequestsInOnePass) {
-  ToyModel model;
-  ToyDraft draft(0);
-  std::int64_t num_passes = 0, num_tokens = 0;
-  draft.on_forward = [&](const Batch& batch) {
-    ++num_passes;
-    num_tokens += batch.num_tokens();
-  };
-  Core core(model, {.speculation = {.kind = DraftKind::kModel, .draft_tokens = 4, .adapts = false},
-                    .draft_model = draft});
-  constexpr int kNumRequests = 6, kNumPrompt = 20;
-  std::vector<GenerationHandle> handles;
-  for (TokenId i = 0; i < kNumRequests; ++i) {
-    handles.push_back(core.submit(
-        request_of(std::vector<TokenId>(kNumPrompt, i), {.max_new_tokens = 5 * 8 + 1})));
-  }
-  run_to_end(core);
-  // One token with the prompts, then five in each step, four of them drafted.
-  EXPECT_EQ(core.metrics().num_steps, 1 + 8);
-  EXPECT_EQ(core.metrics().acceptance_rate(), 1.0);
-  EXPECT_EQ(core.metrics().num_draft_rounds, kNumRequests * 8);
-  EXPECT_EQ(num_passes, 8 * 4);
-  // All tokens but the last draft of the last round and what came after it.
-  EXPECT_EQ(num_tokens, kNumRequests * (kNumPrompt + 41 - 2));
-  for (const auto& handle : handles) {
-    EXPECT_EQ(handle.result().metrics.num_draft_rounds, 8);
-    EXPECT_EQ(handle.result().metrics.num_draft_tokens, 32);
-    EXPECT_EQ(handle.result().metrics.acceptance_rate(), 1.0);
-  }
-  const std::string text = to_prometheus(core.metrics());
-  EXPECT_NE(text.find("kvick_draft_tokens_total 192"), std::string::npos) << text;
-  EXPECT_NE(text.find("kvick_accepted_tokens_total 192"), std::string::npos);
-  EXPECT_NE(text.find("kvick_draft_rounds_total 48"), std::string::npos);
-}
-
-TEST(EngineSpeculation, ReadsALongPromptInPartsWhileOthersDraft) {
-  ToyModel model;
-  ToyDraft draft(0);
-  Index most = 0;
-  draft.on_forward = [&](const Batch& batch) { most = std::max(most, batch.num_tokens()); };
-  Core core(model, {.scheduler = {.max_batch_size = 2, .max_num_batched_tokens = 32},
-                    .speculation = {.kind = DraftKind::kModel, .draft_tokens = 3, .adapts = false},
-                    .draft_model = draft});
-  const std::vector<TokenId> long_prompt(300, 9);
-  auto first = core.submit(request_of({1}, {.max_new_tokens = 100}));
-  auto second = core.submit(request_of(long_prompt, {.max_new_tokens = 100}));
-  run_to_end(core);
-  EXPECT_EQ(most, 32);
-  EXPECT_EQ(first.result().tokens, model.generate(std::vector<TokenId>{1}, 100, {}));
-  EXPECT_EQ(second.result().tokens, model.generate(long_prompt, 100, {}));
-  EXPECT_EQ(first.result().metrics.num_accepted_tokens, 74);
-  EXPECT_GT(second.result().metrics.num_accepted_tokens, 60);
-}
-
-// ---- Lengths that adapt, by a clock that the models move
-
-struct SimulatedRun {
-  double ms = 0;
-  EngineMetrics metrics;
-};
-
-/// A pass takes `target_ms` or `draft_ms`, and a twentieth of that for each token in it.
-SimulatedRun simulate(int batch_size, int num_wrong, double draft_ms, DraftKind kind) {
-  double now = 0;
-  struct TimedModel : ToyModel {
-    double& now;
-    explicit TimedModel(double& clock) : now(clock) {}
-    void forward(const Batch& batch, Cache& cache, MatrixRef logits) {
-      ToyModel::forward(batch, cache, logits);
-      now += 100 + 5 * static_cast<double>(batch.num_tokens());
-    }
-  } model(now);
-  ToyDraft draft(num_wrong);
-  draft.on_forward = [&](const Batch& batch) {
-    now += draft_ms * (1 + 0.05 * static_cast<double>(batch.num_tokens()));
-  };
-  EngineCore core(model,
-                  {.scheduler = {.max_batch_size = batch_size, .clock_ms = [&] { return now; }},
-                   .speculation = {.kind = kind, .draft_tokens = 8},
-                   .draft_model = draft});
-  for (TokenId i = 0; i < batch_size; ++i) core.submit(request_of({i}, {.max_new_tokens = 300}));
-  run_to_end(core);
-  return {now, core.metrics()};
-}
-
-TEST(EngineSpeculation, AdaptsToWhatDraftsGainAndCost) {
-  for (const int batch_size : {1, 8}) {
-    SCOPED_TRACE(::testing::Message() << "batch " << batch_size);
-    const double plain_ms = simulate(batch_size, 0, 10, DraftKind::kNone).ms;
-    const SimulatedRun good = simulate(batch_size, 0, 10, DraftKind::kModel);
-    EXPECT_LT(good.ms, plain_ms / 2);
-    EXPECT_GT(good.metrics.draft_seconds, 0.0);
-    EXPECT_LE(good.metrics.draft_seconds, good.metrics.busy_seconds);
-    const SimulatedRun wrong = simulate(batch_size, 8, 10, DraftKind::kModel);
-    EXPECT_LT(wrong.ms, plain_ms * 1.05);
-    EXPECT_LT(wrong.metrics.num_draft_tokens, batch_size * 60);
-    const SimulatedRun dear = simulate(batch_size, 0, 400, DraftKind::kModel);
-    EXPECT_LT(dear.ms, plain_ms * 1.05);
-  }
 }
 
 }  // namespace

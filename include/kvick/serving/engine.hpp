@@ -18,6 +18,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <initializer_list>
@@ -27,6 +28,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -124,11 +126,17 @@ Engine<Model>::Engine(const std::filesystem::path& path,
 template <LanguageModel Model>
 typename Engine<Model>::Owned Engine<Model>::load(const std::filesystem::path& path,
                                                   const EngineOptions& options) {
-  const auto model_of = [&](const std::filesystem::path& file) {
-    return std::make_unique<Model>(file, TransformerOptions{.threads = options.threads});
+  const auto model_of = [](const std::filesystem::path& file, int threads) {
+    return std::make_unique<Model>(file, TransformerOptions{.threads = threads});
   };
-  return {.model = model_of(path),
-          .draft = options.draft_path.empty() ? nullptr : model_of(options.draft_path)};
+  Owned owned{.model = model_of(path, options.threads), .draft = nullptr};
+  if (options.draft_path.empty()) return owned;
+  // So small a model gains nothing by threads, which would be in the large one's way.
+  constexpr std::uintmax_t kOneThreadBytes = 16 << 20;
+  std::error_code ignored;
+  const bool is_small = std::filesystem::file_size(options.draft_path, ignored) < kOneThreadBytes;
+  owned.draft = model_of(options.draft_path, is_small ? 1 : options.threads);
+  return owned;
 }
 
 template <LanguageModel Model>
