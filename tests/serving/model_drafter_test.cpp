@@ -168,11 +168,12 @@ TEST(ModelDrafter, DraftsForEachTextWhatItsOwnDraftModelWould) {
       const std::size_t most = std::max<std::size_t>(kMaxLength + 1, text.tokens.size());
       ASSERT_LE(text.tokens.size() + text.drafts.size(), most);
       num_drafted += static_cast<int>(want.size());
-      // Some are accepted, and another token follows.
+      // Some are accepted, and others follow, perhaps in rounds without drafts.
       const auto num_accepted = random.next_below(static_cast<std::uint32_t>(want.size()) + 1);
       text.tokens.insert(text.tokens.end(), want.begin(), want.begin() + num_accepted);
-      text.tokens.push_back(token());
-      text.output_index += num_accepted + 1;
+      const auto num_others = 1 + random.next_below(3);
+      for (std::uint32_t n = 0; n < num_others; ++n) text.tokens.push_back(token());
+      text.output_index += num_accepted + num_others;
     }
   }
   EXPECT_GT(num_drafted, 1000);
