@@ -3,12 +3,14 @@
 //
 //   kvick-batching --batch 4 -n 24
 //   kvick-batching -m MODEL.gguf -p "Once upon a time" -p "The dog" --threads 2
+//   kvick-batching --lookup --draft SMALL.gguf
 //
 // Prompts join a running batch as soon as one of those before them has ended. Each text is the one
-// that its prompt gets alone.
+// that its prompt gets alone, with drafts or without.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +34,21 @@ struct Options {
   int max_new_tokens = 32;
   int batch_size = 4;
   int step_tokens = 64;
+  std::string draft_model;
+  bool looks_up = false;
+  int draft_tokens = 5;
   programs::ModelOptions run;
 };
+
+kvick::SpeculationOptions speculation(const Options& options) {
+  using kvick::DraftKind;
+  const bool has_model = !options.draft_model.empty();
+  const DraftKind kind = options.looks_up
+                             ? has_model ? DraftKind::kLookupThenModel : DraftKind::kLookup
+                         : has_model ? DraftKind::kModel
+                                     : DraftKind::kNone;
+  return {.kind = kind, .draft_tokens = options.draft_tokens};
+}
 
 void run(int argc, char** argv) {
   Options options;
@@ -49,6 +64,12 @@ void run(int argc, char** argv) {
   app.add_option("--step-tokens", options.step_tokens, "tokens in a step, at least --batch")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--draft", options.draft_model, "a small model of the same vocabulary drafts")
+      ->type_name("FILE");
+  app.add_flag("--lookup", options.looks_up, "what the text has said before drafts");
+  app.add_option("--draft-tokens", options.draft_tokens, "most drafted at a time")
+      ->check(CLI::Range(0, kvick::kMaxDraftTokens))
+      ->capture_default_str();
   programs::add_model_options(app, options.run, 2, "tokens of prompt and text");
   if (!programs::parse_command_line(app, argc, argv)) return;
 
@@ -57,12 +78,22 @@ void run(int argc, char** argv) {
   kvick::GgufFile file(options.model);
   const kvick::Tokenizer tokenizer(file);
   kvick::Transformer model = programs::load_model(std::move(file), options.run);
+  std::optional<kvick::Transformer> draft;
+  kvick::EngineDraftModel draft_model;
+  if (!options.draft_model.empty()) {
+    programs::ModelOptions run = options.run;
+    run.threads = 1;  // more would be in the large model's way
+    draft.emplace(programs::load_model(kvick::GgufFile(options.draft_model), run));
+    draft_model = *draft;
+  }
   kvick::EngineCore core(model, tokenizer,
                          {.scheduler = {.max_batch_size = options.batch_size,
                                         .max_seq_len = programs::context_size(options.run.context,
                                                                               model.max_seq_len()),
                                         .max_num_batched_tokens = options.step_tokens},
-                          .cache = {.element_type = options.run.cache_type()}});
+                          .cache = {.element_type = options.run.cache_type()},
+                          .speculation = speculation(options),
+                          .draft_model = draft_model});
 
   // Texts of different lengths, so that they end at different steps.
   std::vector<kvick::GenerationHandle> handles;
@@ -90,6 +121,10 @@ void run(int argc, char** argv) {
                 options.prompts[i].c_str(), text.text.c_str(), text.metrics.num_prompt_tokens,
                 text.metrics.num_generated_tokens, text.metrics.ttft_ms, text.metrics.tpot_ms,
                 std::string(name(text.finish_reason)).c_str());
+    if (text.metrics.num_draft_tokens > 0) {
+      std::printf("  (%d of %d drafts accepted)\n", text.metrics.num_accepted_tokens,
+                  text.metrics.num_draft_tokens);
+    }
   }
 }
 

@@ -127,12 +127,15 @@
 
 #include "kvick/serving/engine.hpp"
 #include "kvick/serving/engine_core.hpp"
+#include "kvick/serving/engine_draft_model.hpp"
+#include "kvick/serving/engine_drafts.hpp"
 #include "kvick/serving/engine_options.hpp"
 #include "kvick/serving/generation.hpp"
 #include "kvick/serving/generation_handle.hpp"
 #include "kvick/serving/histogram.hpp"
 #include "kvick/serving/intake.hpp"
 #include "kvick/serving/metrics.hpp"
+#include "kvick/serving/model_drafter.hpp"
 #include "kvick/serving/prometheus.hpp"
 #include "kvick/serving/request.hpp"
 #include "kvick/serving/request_book.hpp"
@@ -140,6 +143,7 @@
 #include "kvick/serving/scheduler.hpp"
 #include "kvick/serving/scheduler_types.hpp"
 #include "kvick/serving/sequence_room.hpp"
+#include "kvick/serving/speculation.hpp"
 #include "kvick/serving/step_cost.hpp"
 
 #include "kvick/bench/benchmark.hpp"

@@ -13,11 +13,12 @@
 //           submit() as EngineCore::submit(). generate() also throws for requests that ended with
 //           kError or kRejected.
 // Threads   Any number may call anything; the destructor and shutdown() wait for the current step.
-// Layer     serving: may include core, model, text.
+// Layer     serving: may include core, model, text, speculative.
 #pragma once
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <initializer_list>
@@ -27,6 +28,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -47,7 +49,8 @@ namespace kvick::inline v0_1 {
 template <LanguageModel Model = Transformer>
 class Engine {
  public:
-  /// The model and the tokenizer of a GGUF file.
+  /// The model and the tokenizer of a GGUF file, and the draft model of another one if the options
+  /// name it.
   explicit Engine(const std::filesystem::path& path,
                   const EngineOptions& options = {}) requires std::same_as<Model, Transformer>;
   /// A model of one's own, which must outlive the engine; nobody else may use it meanwhile.
@@ -95,11 +98,17 @@ class Engine {
     using EngineCore<Model>::intake;
   };
 
-  Engine(std::unique_ptr<Model> owned, const EngineOptions& options);
+  struct Owned {
+    std::unique_ptr<Model> model;
+    std::unique_ptr<Model> draft;
+  };
+  Engine(Owned owned, EngineOptions options);
+  static Owned load(const std::filesystem::path& path, const EngineOptions& options);
+  static EngineOptions with_draft(EngineOptions options, Model* draft);
 
   void work() noexcept;
 
-  std::unique_ptr<Model> owned_model_;
+  Owned owned_;
   Core core_;
   std::mutex join_mutex_;
   std::thread worker_;
@@ -112,13 +121,36 @@ Engine(const std::filesystem::path&, const EngineOptions& = {})->Engine<Transfor
 template <LanguageModel Model>
 Engine<Model>::Engine(const std::filesystem::path& path,
                       const EngineOptions& options) requires std::same_as<Model, Transformer>
-    : Engine(std::make_unique<Transformer>(path, TransformerOptions{.threads = options.threads}),
-             options) {}
+    : Engine(load(path, options), options) {}
 
 template <LanguageModel Model>
-Engine<Model>::Engine(std::unique_ptr<Model> owned, const EngineOptions& options)
-    : owned_model_(std::move(owned)),
-      core_(*owned_model_, Tokenizer(owned_model_->file()), options),
+typename Engine<Model>::Owned Engine<Model>::load(const std::filesystem::path& path,
+                                                  const EngineOptions& options) {
+  const auto model_of = [](const std::filesystem::path& file, int threads) {
+    return std::make_unique<Model>(file, TransformerOptions{.threads = threads});
+  };
+  Owned owned{.model = model_of(path, options.threads), .draft = nullptr};
+  if (options.draft_path.empty()) return owned;
+  // So small a model gains nothing by threads, which would be in the large one's way.
+  constexpr std::uintmax_t kOneThreadBytes = 16 << 20;
+  std::error_code ignored;
+  const bool is_small = std::filesystem::file_size(options.draft_path, ignored) < kOneThreadBytes;
+  owned.draft = model_of(options.draft_path, is_small ? 1 : options.threads);
+  return owned;
+}
+
+template <LanguageModel Model>
+EngineOptions Engine<Model>::with_draft(EngineOptions options, Model* draft) {
+  options.draft_path.clear();
+  if (draft != nullptr) options.draft_model = *draft;
+  return options;
+}
+
+template <LanguageModel Model>
+Engine<Model>::Engine(Owned owned, EngineOptions options)
+    : owned_(std::move(owned)),
+      core_(*owned_.model, Tokenizer(owned_.model->file()),
+            with_draft(std::move(options), owned_.draft.get())),
       worker_([this] { work(); }) {}
 
 /// A step that throws has found no memory for its own lists: everyone ends, the engine goes on.

@@ -11,16 +11,20 @@
 // Results   The tokens of a request depend on its prompt, its options and its seed only: not on
 //           what else runs, when it came, or whether it was preempted. (A model keeps that promise
 //           if its logits do, as Transformer's do.)
+// Drafts    Requests may have their tokens drafted, by looking back in the text or by a draft model
+//           of the engine: see SpeculationOptions. The model verifies the drafts of all, more or
+//           fewer of each, in the step it takes anyway, as far as its budgets go. It changes no
+//           result, only time.
 // Ends      End tokens of the vocabulary, stop tokens, stop strings (found across tokens, and held
 //           back until they cannot be one), length, cancellation, timeout: see FinishReason.
 // Failures  What is wrong with one request ends that one, with kError and the message: a throwing
 //           on_token or propose_drafts, logits that are NaN. If the model itself throws, those in
-//           that step end so.
+//           that step end so; if the draft model does, those that it was drafting for.
 // Errors    submit() throws Error(kArgument) for options out of range and Error(kCapacity) for a
 //           request that can never fit. A full queue is no error: the request ends at once with
 //           kRejected.
 // Threads   submit(), metrics() and handles: any. Everything else: one at a time.
-// Layer     serving: may include core, cache, model, text, sampling.
+// Layer     serving: may include core, cache, model, text, sampling, speculative.
 #pragma once
 
 #include <algorithm>
@@ -43,6 +47,7 @@
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
 #include "kvick/model/language_model.hpp"
+#include "kvick/serving/engine_drafts.hpp"
 #include "kvick/serving/engine_options.hpp"
 #include "kvick/serving/generation.hpp"
 #include "kvick/serving/generation_handle.hpp"
@@ -85,6 +90,8 @@ class EngineCore {
   const std::optional<Tokenizer>& tokenizer() const noexcept { return tokenizer_; }
   const Scheduler<Cache>& scheduler() const noexcept { return scheduler_; }
   const Cache& cache() const noexcept { return cache_; }
+  /// Sequences that the draft model's cache holds.
+  int num_draft_sequences() const noexcept { return drafts_.num_model_sequences(); }
 
  protected:
   detail::Intake& intake() noexcept { return intake_; }
@@ -100,7 +107,6 @@ class EngineCore {
 
   void accept_submissions();
   void apply_cancellations();
-  void propose_drafts();
   void compute(const Step& step);
   void forward(const Step& step);
   void fail_step(const Step& step, std::string_view what);
@@ -111,12 +117,15 @@ class EngineCore {
   double cache_usage() const;
 
   static SchedulerOptions scheduler_options(const EngineOptions& options, const Model& model);
+  std::unique_ptr<detail::BatchDrafter> make_drafter(const EngineOptions& options) const;
 
   Model& model_;
   std::optional<Tokenizer> tokenizer_;
   SchedulerOptions limits_;  // of the queue, and the clock
+  SpeculationOptions speculation_;
   Cache cache_;
   Scheduler<Cache> scheduler_;
+  detail::EngineDrafts drafts_;
   detail::Intake intake_;
   std::shared_ptr<detail::CancelQueue> cancel_queue_ = std::make_shared<detail::CancelQueue>();
   std::atomic<std::uint64_t> next_id_ = 1;
@@ -124,7 +133,6 @@ class EngineCore {
 
   std::unordered_map<RequestId, std::unique_ptr<Run>> active_;
   std::unordered_map<std::uint64_t, RequestId> first_samples_;  // by the id of handles
-  std::vector<RequestId> drafting_;                             // have a source of drafts
 
   // Of the step; they only grow.
   Matrix logits_;
@@ -132,7 +140,6 @@ class EngineCore {
   std::vector<std::unique_ptr<Run>> ended_;
   std::vector<detail::Submission> submissions_;
   std::vector<detail::Cancellation> cancellations_;
-  std::vector<TokenId> drafts_;
 
   mutable std::mutex metrics_mutex_;
   EngineMetrics metrics_;    // of the thread that steps

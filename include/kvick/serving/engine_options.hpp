@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
 // What an engine is made with, and the cache that it makes of it.
 //
-// Layer     serving: may include core, cache, model.
+// Layer     serving: may include core, cache, model, speculative.
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 
 #include "kvick/core/version.hpp"
 #include "kvick/model/language_model.hpp"
+#include "kvick/serving/engine_draft_model.hpp"
 #include "kvick/serving/scheduler_types.hpp"
+#include "kvick/serving/speculation.hpp"  // IWYU pragma: export
 
 namespace kvick::inline v0_1 {
 
@@ -23,6 +26,13 @@ struct EngineOptions {
   /// scheduler's, and if that is 0 too, the model's, but at most 4,096. A model that can make paged
   /// caches makes one.
   CacheOptions cache = {};
+
+  /// How tokens are drafted of requests that do not say so themselves.
+  SpeculationOptions speculation = {};
+  /// Has a cache like the target's: as many sequences and blocks.
+  EngineDraftModel draft_model = {};
+  /// The same from a file, for an engine that loads its models.
+  std::filesystem::path draft_path = {};
 };
 
 // ---- Implementation: nothing below is API ----
@@ -30,7 +40,7 @@ struct EngineOptions {
 namespace detail {
 
 template <LanguageModel Model>
-typename Model::Cache make_serving_cache(const Model& model, const EngineOptions& options) {
+CacheOptions serving_cache_options(const Model& model, const EngineOptions& options) {
   constexpr int kMaxDefaultLength = 4096;  // a cache of 131,072 tokens may fill the memory
   CacheOptions cache = options.cache;
   cache.num_sequences = options.scheduler.max_batch_size;
@@ -38,7 +48,7 @@ typename Model::Cache make_serving_cache(const Model& model, const EngineOptions
   if (cache.max_seq_len == 0) {
     cache.max_seq_len = std::min<int>(model.max_seq_len(), kMaxDefaultLength);
   }
-  return model.make_cache(cache);
+  return cache;
 }
 
 }  // namespace detail

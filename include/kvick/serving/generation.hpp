@@ -22,6 +22,7 @@
 #include "kvick/sampling/sampling_options.hpp"
 #include "kvick/serving/metrics.hpp"
 #include "kvick/serving/request.hpp"
+#include "kvick/serving/speculation.hpp"  // IWYU pragma: export
 
 namespace kvick::inline v0_1 {
 
@@ -55,6 +56,8 @@ struct GenerateOptions {
   std::optional<int> num_logprobs = std::nullopt;
   int priority = 0;           ///< higher goes first
   PrefixKey prefix_key = {};  ///< prefixes are shared with requests of the same key only
+  /// How its tokens are drafted, which changes none of them; none: as EngineOptions says.
+  std::optional<SpeculationOptions> speculation = std::nullopt;
 };
 
 /// A text, or its tokens.
@@ -97,7 +100,8 @@ struct GenerationRequest {
   /// with an error. The texts of a sample's tokens, in order, make up Generation::text.
   std::function<void(const Token&)> on_token = {};
   /// Puts at most `max_drafts` guesses of what follows `tokens` into `drafts`, which is empty. The
-  /// model verifies them in one step, so results do not depend on them. Called as on_token is.
+  /// model verifies them in one step, so results do not depend on them. Called as on_token is, in
+  /// place of what `speculation` asks for.
   DraftFunction propose_drafts = {};
 };
 

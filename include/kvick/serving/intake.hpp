@@ -27,6 +27,7 @@ struct Submission {
   Request request;
   std::vector<std::unique_ptr<SampleRun>> samples = {};
   double arrival_ms = 0.0;
+  SpeculationOptions speculation = {};
 };
 
 class Intake {

@@ -33,9 +33,16 @@ struct RequestMetrics {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;     ///< of the prompt, found in the cache or shared with a sample
   int num_generated_tokens = 0;  ///< with the end token
+  int num_draft_rounds = 0;      ///< steps that verified drafts of it
   int num_draft_tokens = 0;      ///< proposed by a draft source and verified
   int num_accepted_tokens = 0;   ///< of these, generated
   int num_preemptions = 0;
+
+  /// Share of drafted tokens that were generated; 0 if there were none.
+  double acceptance_rate() const noexcept {
+    return num_draft_tokens == 0 ? 0.0
+                                 : static_cast<double>(num_accepted_tokens) / num_draft_tokens;
+  }
 };
 
 /// Of a whole engine, since it was made; what the scheduler counts is as of the last step. Each
@@ -43,6 +50,7 @@ struct RequestMetrics {
 struct EngineMetrics : SchedulerStatistics {
   double uptime_seconds = 0.0;
   double busy_seconds = 0.0;      ///< spent in steps
+  double draft_seconds = 0.0;     ///< of these, in draft sources
   int batch_size = 0;             ///< sequences in the last step
   int num_step_tokens = 0;        ///< tokens in the last step
   double cache_usage = 0.0;       ///< share of the cache that running requests hold, in [0, 1]
@@ -63,6 +71,13 @@ struct EngineMetrics : SchedulerStatistics {
     return num_prompt_tokens == 0
                ? 0.0
                : static_cast<double>(num_cached_tokens) / static_cast<double>(num_prompt_tokens);
+  }
+
+  /// Share of drafted tokens that were generated.
+  double acceptance_rate() const noexcept {
+    return num_draft_tokens == 0
+               ? 0.0
+               : static_cast<double>(num_accepted_tokens) / static_cast<double>(num_draft_tokens);
   }
 };
 

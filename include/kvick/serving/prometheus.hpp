@@ -99,6 +99,7 @@ inline std::string to_prometheus(const EngineMetrics& m) {
              m.prefix_hit_rate());
   text.gauge("kvick_uptime_seconds", "Time since the engine was made.", m.uptime_seconds);
   text.gauge("kvick_busy_seconds", "Time spent in steps.", m.busy_seconds);
+  text.gauge("kvick_draft_seconds", "Of these, in draft sources.", m.draft_seconds);
 
   text.counter("kvick_steps_total", "Steps of the model.", m.num_steps);
   text.counter("kvick_requests_total", "Requests accepted, each sample once.", m.num_added);
@@ -110,6 +111,8 @@ inline std::string to_prometheus(const EngineMetrics& m) {
   text.counter("kvick_generated_tokens_total", "New tokens.", m.num_output_tokens);
   text.counter("kvick_computed_tokens_total", "Tokens that the model computed.",
                m.num_batched_tokens);
+  text.counter("kvick_draft_rounds_total", "Drafts verified, one per sequence and step.",
+               m.num_draft_rounds);
   text.counter("kvick_draft_tokens_total", "Drafted tokens verified.", m.num_draft_tokens);
   text.counter("kvick_accepted_tokens_total", "Of these, accepted.", m.num_accepted_tokens);
   text.counter("kvick_preemptions_total", "Sequences that lost their slot for a while.",

@@ -57,6 +57,7 @@ struct RequestProgress {
   int num_prompt_tokens = 0;
   int num_cached_tokens = 0;  ///< of the prompt, found in the cache or shared when it first started
   int num_output_tokens = 0;
+  int num_draft_rounds = 0;     ///< steps with drafts
   int num_draft_tokens = 0;     ///< computed to be verified
   int num_accepted_tokens = 0;  ///< of those, emitted
   int num_preemptions = 0;

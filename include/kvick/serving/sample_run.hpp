@@ -44,6 +44,10 @@ class SampleRun {
             const Tokenizer* tokenizer, DraftFunction propose_drafts, double arrival_ms);
 
   std::uint64_t request_id() const noexcept { return state_->id(); }
+  /// The prompt and what follows.
+  std::span<const TokenId> tokens() const noexcept { return tokens_; }
+  std::size_t num_new_tokens() const noexcept { return tokens_.size() - num_prompt_tokens_; }
+  Sampler& sampler() noexcept { return sampler_; }
   bool has_draft_source() const noexcept { return propose_drafts_ != nullptr; }
   /// Guesses that follow what there is, all of them tokens; false if their source failed.
   bool propose_drafts(int max_drafts, int vocab_size, std::vector<TokenId>& drafts) noexcept;
@@ -232,6 +236,7 @@ inline void SampleRun::set_metrics(const RequestProgress& progress, EngineMetric
   RequestMetrics& own = result_.metrics;
   own.num_prompt_tokens = progress.num_prompt_tokens;
   own.num_cached_tokens = progress.num_cached_tokens;
+  own.num_draft_rounds = progress.num_draft_rounds;
   own.num_draft_tokens = progress.num_draft_tokens;
   own.num_accepted_tokens = progress.num_accepted_tokens;
   own.num_preemptions = progress.num_preemptions;

@@ -87,6 +87,7 @@ struct SchedulerStatistics {
   std::int64_t num_prompt_tokens = 0;   ///< of requests that have started
   std::int64_t num_cached_tokens = 0;   ///< of these, found or shared
   std::int64_t num_output_tokens = 0;
+  std::int64_t num_draft_rounds = 0;  ///< drafts of one request in one step
   std::int64_t num_draft_tokens = 0;
   std::int64_t num_accepted_tokens = 0;
 };

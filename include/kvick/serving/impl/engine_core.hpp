@@ -25,14 +25,35 @@ EngineCore<Model>::EngineCore(Model& model, std::optional<Tokenizer> tokenizer,
     : model_(model),
       tokenizer_(std::move(tokenizer)),
       limits_(options.scheduler),
-      cache_(detail::make_serving_cache(std::as_const(model), options)),
+      speculation_(options.speculation),
+      cache_(std::as_const(model).make_cache(
+          detail::serving_cache_options(std::as_const(model), options))),
       scheduler_(scheduler_options(options, model), cache_),
+      drafts_({.vocab_size = model.vocab_size(),
+               .max_step_tokens = limits_.max_num_batched_tokens,
+               .clock_ms = [this] { return now_ms(); }},
+              make_drafter(options)),
       intake_(limits_.max_waiting_requests, limits_.max_waiting_tokens),
       start_ms_(now_ms()) {
   detail::require(!tokenizer_ || tokenizer_->vocab_size() <= model.vocab_size(),
                   ErrorCode::kArgument, "EngineCore",
                   "the tokenizer's vocabulary must be the model's of ", model.vocab_size(),
                   " tokens, got ", tokenizer_ ? tokenizer_->vocab_size() : 0);
+  detail::check_speculation(speculation_, drafts_.has_model(), "EngineCore");
+}
+
+template <LanguageModel Model>
+std::unique_ptr<detail::BatchDrafter> EngineCore<Model>::make_drafter(
+    const EngineOptions& options) const {
+  detail::require(options.draft_path.empty(), ErrorCode::kArgument, "EngineCore",
+                  "draft_path is for engines that load their models, got ",
+                  detail::in_quotes(options.draft_path.string()));
+  if (!options.draft_model) return nullptr;
+  options.draft_model.check(std::as_const(model_));
+  return options.draft_model.make(
+      {.cache = detail::serving_cache_options(std::as_const(model_), options),
+       .max_pass_tokens = options.scheduler.max_num_batched_tokens,
+       .clock_ms = [this] { return now_ms(); }});
 }
 
 template <LanguageModel Model>
@@ -100,6 +121,8 @@ detail::Submission EngineCore<Model>::prepare(GenerationRequest request, Generat
   detail::require(tokenizer_ || options.stop.empty(), ErrorCode::kArgument, kOperation,
                   "stop strings need a tokenizer, got ", options.stop.size(), " without one");
   check_tokens(options);
+  const SpeculationOptions speculation = options.speculation.value_or(speculation_);
+  detail::check_speculation(speculation, drafts_.has_model(), kOperation);
 
   detail::Submission submission{.request = {.prompt = prompt_tokens(request.prompt),
                                             .max_new_tokens = options.max_new_tokens,
@@ -107,7 +130,8 @@ detail::Submission EngineCore<Model>::prepare(GenerationRequest request, Generat
                                             .priority = options.priority,
                                             .timeout_ms = options.timeout_ms,
                                             .prefix_key = options.prefix_key},
-                                .arrival_ms = arrival_ms};
+                                .arrival_ms = arrival_ms,
+                                .speculation = speculation};
   scheduler_.check(submission.request, kOperation);
 
   const std::uint64_t seed = options.seed ? *options.seed : std::random_device()();
@@ -145,7 +169,7 @@ bool EngineCore<Model>::step() {
   const double start_ms = now_ms();
   accept_submissions();
   apply_cancellations();
-  propose_drafts();
+  drafts_.propose(scheduler_);
   const Step step = scheduler_.schedule();
   if (step) compute(step);
   finish_ended();
@@ -162,11 +186,15 @@ void EngineCore<Model>::accept_submissions() {
     Request& request = submission.request;
     const double waited_ms = now_ms() - submission.arrival_ms;
     request.timeout_ms = std::max(request.timeout_ms - waited_ms, 1e-6);
+    const PrefixKey prefix_key = request.prefix_key;
     const RequestId first = *scheduler_.add_request(std::move(request));
     first_samples_.emplace(submission.samples.front()->request_id(), first);
     for (std::size_t i = 0; i < submission.samples.size(); ++i) {
       const RequestId id = first + static_cast<RequestId>(i);
-      if (submission.samples[i]->has_draft_source()) drafting_.push_back(id);
+      Run& run = *submission.samples[i];
+      if (run.has_draft_source() || submission.speculation.kind != DraftKind::kNone) {
+        drafts_.add(id, run, submission.speculation, prefix_key);
+      }
       active_.emplace(id, std::move(submission.samples[i]));
     }
   }
@@ -178,21 +206,6 @@ void EngineCore<Model>::apply_cancellations() {
   for (const auto& [request, sample] : cancellations_) {
     const auto found = first_samples_.find(request);
     if (found != first_samples_.end()) scheduler_.cancel(found->second + sample);
-  }
-}
-
-template <LanguageModel Model>
-void EngineCore<Model>::propose_drafts() {
-  std::erase_if(drafting_, [&](RequestId id) { return !active_.contains(id); });
-  for (const RequestId id : drafting_) {
-    if (scheduler_.is_done(id)) continue;
-    const int num_useful = scheduler_.num_useful_drafts(id);
-    if (num_useful == 0) continue;
-    if (active_.at(id)->propose_drafts(num_useful, model_.vocab_size(), drafts_)) {
-      scheduler_.set_drafts(id, drafts_);
-    } else {
-      scheduler_.finish(id, FinishReason::kError);
-    }
   }
 }
 
@@ -212,6 +225,7 @@ template <LanguageModel Model>
 void EngineCore<Model>::forward(const Step& step) {
   const Index num_rows = step.batch.num_logits();
   if (logits_.rows() < num_rows) logits_.resize(num_rows, model_.vocab_size());
+  const double start_ms = now_ms();
   model_.forward(step.batch, cache_, logits_.topRows(num_rows));
   results_.clear();
   const double computed_ms = now_ms();
@@ -226,6 +240,7 @@ void EngineCore<Model>::forward(const Step& step) {
                                   segment.output_index);
     run.note_time(computed_ms, metrics_);
   }
+  drafts_.learn(step, results_, computed_ms - start_ms);
 }
 
 /// Ends everyone in the step, which leaves nothing behind.
@@ -244,6 +259,7 @@ void EngineCore<Model>::finish_ended() {
     const auto found = active_.find(output.id);
     ended_.push_back(std::move(found->second));
     active_.erase(found);
+    drafts_.remove(output.id);
     ended_.back()->finish(output, metrics_);
   }
 }
@@ -286,6 +302,7 @@ void EngineCore<Model>::publish(double now) {
   static_cast<SchedulerStatistics&>(metrics_) = scheduler_.statistics();
   intake_.set_waiting(metrics_.num_waiting, metrics_.num_waiting_tokens);
   metrics_.cache_usage = cache_usage();
+  metrics_.draft_seconds = drafts_.draft_ms() / 1000.0;
   metrics_.uptime_seconds = (now - start_ms_) / 1000.0;
   const std::scoped_lock lock(metrics_mutex_);
   published_ = metrics_;

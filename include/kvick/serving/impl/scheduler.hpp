@@ -256,6 +256,8 @@ void Scheduler<Room>::apply(State& state, const SegmentResult& result, double no
   state.num_computed += num_granted + num_accepted;
   if (num_drafts > num_accepted) slots_.room().truncate(state.slot, state.num_computed);
 
+  progress.num_draft_rounds += num_drafts > 0 ? 1 : 0;
+  statistics_.num_draft_rounds += num_drafts > 0 ? 1 : 0;
   progress.num_draft_tokens += num_drafts;
   progress.num_accepted_tokens += num_accepted;
   statistics_.num_draft_tokens += num_drafts;
