@@ -5,12 +5,12 @@
 //   std::cout << report;               // tokens/s, latencies, a digest of what was generated
 //   report.write_html("report.html");
 //
-// Every repetition runs all prompts, batch_size of them at a time, and each generates max_tokens
-// tokens, whatever the model says about the end; an EngineCore batches them. Before the first of them a warm-up does the same
-// with few tokens. Afterwards the outputs are checked: token by token, each must be what the same
-// model (or a reference that is given: another instruction set, another engine) chooses after the
-// same tokens when the request is alone and all of it is computed in one pass. Repetitions must
-// agree as well. A difference throws: there is no speed of a wrong result.
+// Every repetition runs all prompts on an EngineCore, batch_size of them at a time, and each
+// generates max_tokens tokens, whatever the model says about the end. Before the first of them a
+// warm-up does the same with few tokens. Afterwards the outputs are checked: token by token, each
+// must be what the same model (or a reference that is given: another instruction set, another
+// engine) chooses after the same tokens when the request is alone and all of it is computed in one
+// pass. Repetitions must agree as well. A difference throws: there is no speed of a wrong result.
 //
 // Units     tokens/s of output, over the wall time of a repetition; latencies per request.
 // Errors    Error(kArgument) for options out of range or no prompts; Error(kUnsupported) with
