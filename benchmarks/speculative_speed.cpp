@@ -15,13 +15,11 @@
 // Tokens are compared with those of plain decoding; times are of decoding alone, medians of rounds.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <fstream>
 #include <iterator>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -34,6 +32,7 @@
 #include "kvick/text/tokenizer.hpp"
 #include "support/repeating_texts.hpp"
 #include "support/rounds.hpp"
+#include "support/speculation_run.hpp"
 
 namespace {
 
@@ -50,60 +49,6 @@ struct Options {
   bool measures_passes = true;
 };
 
-/// The model's forward pass with the choices of a text.
-class ForcedModel {
- public:
-  using Cache = kvick::Transformer::Cache;
-
-  ForcedModel(kvick::Transformer& model, const Tokens& text) : model_(model), text_(text) {}
-
-  int vocab_size() const { return model_.vocab_size(); }
-  int max_seq_len() const { return model_.max_seq_len(); }
-  Cache make_cache(const kvick::CacheOptions& options) const { return model_.make_cache(options); }
-
-  void forward(const kvick::Batch& batch, Cache& cache, kvick::MatrixRef logits) {
-    model_.forward(batch, cache, logits);
-    kvick::Index row = 0;
-    for (const kvick::Segment& segment : batch.segments()) {
-      const int end = segment.first_position + static_cast<int>(segment.tokens.size());
-      for (int position = end - segment.num_logits; position < end; ++position, ++row) {
-        const auto next = std::min(static_cast<std::size_t>(position) + 1, text_.size() - 1);
-        logits(row, text_[next]) = 1e30f;
-      }
-    }
-  }
-
- private:
-  kvick::Transformer& model_;
-  const Tokens& text_;
-};
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-struct Decoded {
-  Tokens tokens;
-  double seconds = 0;
-  kvick::SpeculativeStatistics statistics;
-};
-
-template <class Model, class Source>
-Decoded decode(Model& model, kvick::Transformer::Cache& cache, Source& source, const Tokens& prompt,
-               int num_new, int draft_tokens) {
-  cache.release(0);
-  kvick::SpeculativeDecoder decoder(model, cache, source,
-                                    {.max_new_tokens = num_new, .draft_tokens = draft_tokens});
-  decoder.append(prompt);
-  if (!decoder.prefill()) throw std::runtime_error("the context is too small");
-  kvick::Sampler sampler;  // a draft model reads the prompt before the clock starts, as the model
-  kvick::Draft draft;
-  if (draft_tokens > 0) source.propose({.tokens = prompt, .sampler = sampler}, draft);
-  const auto start = std::chrono::steady_clock::now();
-  while (decoder.end() == kvick::SpeculativeEnd::kNone) decoder.step();
-  return {decoder.tokens(), seconds_since(start), decoder.statistics()};
-}
-
 /// Plain and speculative in turns, with the same tokens, or it throws.
 template <class Model, class Source>
 void compare(std::string_view name, Model& model, kvick::Transformer::Cache& cache, Source& source,
@@ -112,8 +57,11 @@ void compare(std::string_view name, Model& model, kvick::Transformer::Cache& cac
   kvick::SpeculativeStatistics statistics;
   for (int round = 0; round < options.num_rounds; ++round) {
     kvick::NoDraft none;
-    const Decoded plain = decode(model, cache, none, prompt, num_new, 0);
-    const Decoded drafted = decode(model, cache, source, prompt, num_new, options.draft_tokens);
+    const measure::Decoded plain =
+        measure::decode(model, cache, none, prompt, {.max_new_tokens = num_new, .draft_tokens = 0});
+    const measure::Decoded drafted =
+        measure::decode(model, cache, source, prompt,
+                        {.max_new_tokens = num_new, .draft_tokens = options.draft_tokens});
     if (drafted.tokens != plain.tokens) throw std::runtime_error("the tokens differ");
     ratios.push_back(plain.seconds / drafted.seconds);
     rates.push_back(num_new / plain.seconds);
@@ -130,34 +78,8 @@ void compare(std::string_view name, Model& model, kvick::Transformer::Cache& cac
 
 /// Passes of 1 token and of more in turns, over a cache of 256.
 void measure_passes(kvick::Transformer& model, kvick::Transformer::Cache& cache) {
-  constexpr int kDepth = 256, kNumTokens[] = {1, 2, 3, 4, 5, 6, 8, 9, 17};
-  constexpr int kRounds = 11;
-  Tokens tokens;
-  for (int i = 0; i < kDepth + 17; ++i) {
-    tokens.push_back(static_cast<TokenId>(i * 7919 % model.vocab_size()));
-  }
-  kvick::Matrix logits(17, model.vocab_size());
-  kvick::Batch batch;
-  const auto pass = [&](int first, int count, int rows) {
-    if (!cache.reserve(0, count)) throw std::runtime_error("the context is too small");
-    batch.clear();
-    batch.add({0, first,
-               std::span(tokens).subspan(static_cast<std::size_t>(first),
-                                         static_cast<std::size_t>(count)),
-               rows});
-    const auto start = std::chrono::steady_clock::now();
-    model.forward(batch, cache, logits.topRows(rows));
-    return seconds_since(start);
-  };
-  cache.release(0);
-  pass(0, kDepth, 1);
-  cache.commit(0, std::span(tokens).first(kDepth));
-  std::vector<std::vector<double>> seconds(std::size(kNumTokens));
-  for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      seconds[i].push_back(pass(kDepth, kNumTokens[i], kNumTokens[i]));
-    }
-  }
+  constexpr int kDepth = 256, kRounds = 11, kNumTokens[] = {1, 2, 3, 4, 5, 6, 8, 9, 17};
+  const auto seconds = measure::seconds_of_passes(model, cache, kNumTokens, kDepth, kRounds);
   std::printf("| tokens of a pass | ms | times one token's |\n| --- | --- | --- |\n");
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     std::vector<double> ratios;
@@ -198,7 +120,7 @@ void run(const Options& options) {
     }
     const int num_new =
         std::min(options.new_tokens, static_cast<int>(whole.size() - prompt.size()));
-    ForcedModel forced(model, whole);
+    measure::ForcedModel forced(model, whole);
     kvick::PromptLookup lookup;
     compare(text.name, forced, cache, lookup, prompt, num_new, options);
   }
@@ -206,7 +128,7 @@ void run(const Options& options) {
   for (int i = 0; i < 100 + options.new_tokens; ++i) {
     hostile.push_back(i % 3 == 0 ? 5 : i % 3 == 1 ? 6 : 7 + i % (model.vocab_size() - 7));
   }
-  ForcedModel forced(model, hostile);
+  measure::ForcedModel forced(model, hostile);
   kvick::PromptLookup lookup;
   compare("hostile", forced, cache, lookup, Tokens(hostile.begin(), hostile.begin() + 100),
           options.new_tokens, options);

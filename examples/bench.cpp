@@ -24,6 +24,7 @@
 #include "bench/quant_part.hpp"
 #include "bench/serving_parts.hpp"
 #include "bench/session.hpp"
+#include "bench/speculative_part.hpp"
 #include "kvick/bench/html_report.hpp"
 #include "support/default_model.hpp"
 #include "support/model_shapes.hpp"
@@ -40,6 +41,7 @@ struct Options {
   BatchPartOptions batch;
   CachePartOptions cache;
   QuantPartOptions quant;
+  SpeculativePartOptions speculative;
   WorkloadPartOptions workload;
   std::string first_report, second_report;  // of compare; the first also of check and baseline
   std::string baseline = "benchmarks/baseline.json";
@@ -119,6 +121,23 @@ void add_quant_part_options(CLI::App& app, QuantPartOptions& options) {
   app.add_option("--quality-tokens", options.quality_tokens, "tokens, without --text")
       ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
+}
+
+void add_speculative_part_options(CLI::App& app, SpeculativePartOptions& options) {
+  app.add_option("--draft", options.draft,
+                 "GGUF file of a small model with the same vocabulary; default: the demo draft for "
+                 "the demo model, or none")
+      ->type_name("FILE");
+  app.add_option("-k,--draft-tokens", options.num_drafted, "tokens drafted in a round, a list")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kvick::kMaxDraftTokens))
+      ->capture_default_str();
+  app.add_option("--speculative-tokens", options.tokens, "tokens to decode after each prompt")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompts, "text to continue; may be given several times")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
 }
 
 void add_workload_options(CLI::App& app, WorkloadPartOptions& options) {
@@ -217,6 +236,9 @@ void run(int argc, char** argv) {
   const Part batch = [&](Session& session) { return batch_part(session, options.batch); };
   const Part cache = [&](Session& session) { return cache_part(session, options.cache); };
   const Part quant = [&](Session& session) { return quant_part(session, options.quant); };
+  const Part speculative = [&](Session& session) {
+    return speculative_part(session, options.speculative);
+  };
   const Part scheduler = [&](Session& session) {
     return scheduler_part(session, options.workload);
   };
@@ -234,9 +256,10 @@ void run(int argc, char** argv) {
       {"batch", "decoding many sequences at once", {batch}},
       {"cache", "with and without a KV cache, and its element types", {cache}},
       {"quant", "formats of weights: speed, memory, quality", {quant}},
+      {"speculative", "with and without drafts: acceptance and speed", {speculative}},
       {"scheduler", "static, continuous and chunked batching", {scheduler}},
       {"serve", "latencies at rates of arrival", {serve}},
-      {"all", "everything above", {model, batch, cache, quant, scheduler, serve}},
+      {"all", "everything above", {model, batch, cache, quant, speculative, scheduler, serve}},
   };
   for (const Subcommand& subcommand : subcommands) {
     const std::string name = subcommand.name;
@@ -246,6 +269,9 @@ void run(int argc, char** argv) {
     if (name == "batch" || name == "all") add_batch_part_options(sub, options.batch);
     if (name == "cache" || name == "all") add_cache_part_options(sub, options.cache);
     if (name == "quant" || name == "all") add_quant_part_options(sub, options.quant);
+    if (name == "speculative" || name == "all") {
+      add_speculative_part_options(sub, options.speculative);
+    }
     if (name == "scheduler" || name == "serve" || name == "all") {
       add_workload_options(sub, options.workload);
     }

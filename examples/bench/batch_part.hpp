@@ -74,10 +74,13 @@ inline void check_batch(Session& session, const BatchPartOptions& options, int s
                             .seed = session.options().seed,
                             .vocab_size = session.model().vocab_size()});
   const kvick::ElementType cache_type = session.options().run.cache_type();
-  kvick::PlainBatcher batcher(
-      session.model(),
-      {.max_batch_size = size, .max_seq_len = 8 + options.check_output, .cache_type = cache_type});
-  const auto outputs = kvick::run_workload(batcher, workload).outputs;
+  kvick::EngineCore engine(session.model(),
+                           {.scheduler = {.max_batch_size = size,
+                                          .max_seq_len = 8 + options.check_output,
+                                          .max_num_batched_tokens = std::max(512, size)},
+                            .cache = {.element_type = cache_type}});
+  kvick::EngineTarget target(engine);
+  const auto outputs = kvick::run_workload(target, workload).outputs;
   measurement.digest = kvick::digest_of(outputs);
   if (session.check_tokens() == 0) return;
   kvick::check_outputs(session.model(), workload, outputs, {.cache_type = cache_type});

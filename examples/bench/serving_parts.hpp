@@ -59,17 +59,17 @@ inline kvick::WorkloadOptions workload_options(Session& session,
 }
 
 /// Hands everything on, and writes a line per token when it comes out: for whoever wants to watch.
-class WatchedBatcher {
+template <class Target>
+class WatchedTarget {
  public:
-  WatchedBatcher(kvick::PlainBatcher<Transformer>& batcher, std::FILE* events)
-      : batcher_(batcher), events_(events) {}
+  WatchedTarget(Target& target, std::FILE* events) : target_(target), events_(events) {}
 
   void submit(std::size_t id, const kvick::WorkloadRequest& request) {
-    batcher_.submit(id, request);
+    target_.submit(id, request);
   }
-  bool has_work() const { return batcher_.has_work(); }
+  bool has_work() const { return target_.has_work(); }
   std::span<const kvick::StepOutput> step() {
-    const auto outputs = batcher_.step();
+    const auto outputs = target_.step();
     for (const kvick::StepOutput& output : outputs) {
       for (const kvick::TokenId token : output.tokens) {
         std::fprintf(events_, "%zu %d\n", output.request, token);
@@ -80,7 +80,7 @@ class WatchedBatcher {
   }
 
  private:
-  kvick::PlainBatcher<Transformer>& batcher_;
+  Target& target_;
   std::FILE* events_;
 };
 
@@ -107,30 +107,49 @@ struct Batching {
   int max_num_batched_tokens;
 };
 
-inline kvick::RunResult run_batching(Session& session, const WorkloadPartOptions& options,
-                                     const Batching& batching, const kvick::Workload& workload,
-                                     const std::string& label) {
+/// What a run of the engine gave, and what the engine counted meanwhile.
+struct BatchingRun {
+  kvick::RunResult result;
+  kvick::EngineMetrics engine;
+};
+
+template <class Target>
+kvick::RunResult run_target(Target& target, const WorkloadPartOptions& options,
+                            const kvick::Workload& workload, const std::string& label) {
+  ProgressBar progress(label);
+  const auto update = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
+  if (options.events.empty()) {
+    return kvick::run_workload(target, workload, kvick::SteadyClock(), update);
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> events(
+      std::fopen(options.events.c_str(), "w"), &std::fclose);
+  if (!events) throw BadInput("cannot write --events file " + options.events);
+  WatchedTarget watched(target, events.get());
+  return kvick::run_workload(watched, workload, kvick::SteadyClock(), update);
+}
+
+inline BatchingRun run_batching(Session& session, const WorkloadPartOptions& options,
+                                const Batching& batching, const kvick::Workload& workload,
+                                const std::string& label) {
   int longest = options.max_seq_len();
   for (const kvick::WorkloadRequest& request : workload.requests) {
     longest =
         std::max(longest, static_cast<int>(request.prompt.size()) + request.num_output_tokens);
   }
-  kvick::PlainBatcher batcher(session.model(),
-                              {.max_batch_size = options.batch_size,
-                               .max_seq_len = longest,
-                               .max_num_batched_tokens = batching.max_num_batched_tokens,
-                               .is_static = batching.is_static,
-                               .cache_type = session.options().run.cache_type()});
-  ProgressBar progress(label);
-  const auto update = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
-  if (options.events.empty()) {
-    return kvick::run_workload(batcher, workload, kvick::SteadyClock(), update);
+  kvick::EngineCore engine(
+      session.model(), {.scheduler = {.max_batch_size = options.batch_size,
+                                      .max_seq_len = longest,
+                                      .max_num_batched_tokens = batching.max_num_batched_tokens},
+                        .cache = {.element_type = session.options().run.cache_type()}});
+  kvick::EngineTarget target(engine);
+  kvick::RunResult result;
+  if (batching.is_static) {
+    kvick::StaticBatches batches(target, options.batch_size);
+    result = run_target(batches, options, workload, label);
+  } else {
+    result = run_target(target, options, workload, label);
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> events(
-      std::fopen(options.events.c_str(), "w"), &std::fclose);
-  if (!events) throw BadInput("cannot write --events file " + options.events);
-  WatchedBatcher watched(batcher, events.get());
-  return kvick::run_workload(watched, workload, kvick::SteadyClock(), update);
+  return {std::move(result), engine.metrics()};
 }
 
 /// The first requests again, alone and on portable kernels.
@@ -182,6 +201,8 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
                                    {"continuous, chunked", false, options.budget}};
   ReportSection section{"scheduler", "Batching"};
   kvick::ReportTable table = detail::latency_table("batching");
+  kvick::ReportTable steps{
+      "Steps", {{"batching", "steps", "requests per step", "tokens per step", "ms per step"}}};
   std::vector<std::vector<kvick::TokenId>> outputs;
   for (const detail::Batching& way : ways) {
     section.measurements.push_back({.name = way.name, .unit = "tokens/s"});
@@ -194,8 +215,7 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
     for (std::size_t i = 0; i < std::size(ways); ++i) {
       const detail::Batching& way = ways[i];
       Measurement& m = section.measurements[i];
-      const kvick::RunResult result =
-          detail::run_batching(session, options, way, workload, way.name);
+      const auto [result, engine] = detail::run_batching(session, options, way, workload, way.name);
       const auto metrics = kvick::serving_metrics(result.timelines, result.duration_seconds);
       m.samples.push_back(metrics.output_throughput.value());
       m.digest = kvick::digest_of(result.outputs);
@@ -203,6 +223,10 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
       require_equal(m.digest, kvick::digest_of(outputs), way.name);
       if (repetition > 0) continue;
       detail::add_latencies(way.name, metrics, table.rows);
+      steps.rows.push_back({way.name, std::to_string(engine.num_steps),
+                            with_decimals(engine.batch_sizes.mean(), 1),
+                            with_decimals(engine.step_tokens.mean(), 1),
+                            kvick::short_number(1e3 * engine.step_seconds.mean())});
       section.distributions.push_back(
           {"ITL, " + way.name, "ms", milliseconds(metrics.itl_samples)});
     }
@@ -210,7 +234,7 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
   section.headline = section.measurements.size() - 1;
   const std::string check = detail::check_requests(session, workload, outputs);
   for (Measurement& m : section.measurements) m.check = check;
-  section.tables.push_back(std::move(table));
+  section.tables = {std::move(steps), std::move(table)};
   section.note = kvick::detail::concat(
       options.num_requests, " requests at once, ", options.batch_size, " slots; prompts of ",
       options.prompt_low, " to ", options.prompt_high, " tokens, log-normal outputs around ",
@@ -229,17 +253,17 @@ inline ReportSection serve_part(Session& session, const WorkloadPartOptions& opt
   double capacity = 0;
   if (rates.empty()) {  // what can be done when all requests wait
     const kvick::Workload workload = kvick::make_workload(base);
-    const auto result = detail::run_batching(session, options, way, workload, "capacity");
+    const auto result = detail::run_batching(session, options, way, workload, "capacity").result;
     capacity = static_cast<double>(workload.requests.size()) / result.duration_seconds;
     for (const double share : {0.5, 0.8, 1.1}) rates.push_back(share * capacity);
   }
   const kvick::LatencyLimits limits{.time_to_first_token = 1e-3 * options.ttft_limit_ms,
                                     .time_per_output_token = 1e-3 * options.tpot_limit_ms};
   kvick::ReportTable table = detail::latency_table("requests/s");
-  kvick::ReportTable load{
-      "Load",
-      {{"requests/s", "completed", "failed", "seconds", "requests/s done", "goodput",
-        "output tokens/s", "total tokens/s", "peak tokens/s", "peak concurrency"}}};
+  kvick::ReportTable load{"Load",
+                          {{"requests/s", "completed", "failed", "seconds", "requests/s done",
+                            "goodput", "output tokens/s", "total tokens/s", "peak tokens/s",
+                            "peak concurrency", "prefix hits, %", "preemptions"}}};
   kvick::Curve median{"TTFT, median", {}}, tail{"TTFT, p90", {}}, between{"ITL, median", {}};
   std::string digest, check;
   for (const double rate : rates) {
@@ -248,7 +272,8 @@ inline ReportSection serve_part(Session& session, const WorkloadPartOptions& opt
     const kvick::Workload workload = kvick::make_workload(wanted);
     const std::string name =
         is_fixed ? (options.trace.empty() ? "closed loop" : "trace") : kvick::short_number(rate);
-    const auto result = detail::run_batching(session, options, way, workload, "serve " + name);
+    const auto [result, engine] =
+        detail::run_batching(session, options, way, workload, "serve " + name);
     const auto m = kvick::serving_metrics(result.timelines, result.duration_seconds, limits);
     // Arrivals differ between rates, the requests do not.
     const std::string outputs = kvick::digest_of(result.outputs);
@@ -270,11 +295,12 @@ inline ReportSection serve_part(Session& session, const WorkloadPartOptions& opt
     const auto number = [](const std::optional<double>& value) {
       return value ? kvick::short_number(*value) : std::string("-");
     };
-    load.rows.push_back({name, std::to_string(m.num_completed), std::to_string(m.num_failed),
-                         with_decimals(m.duration_seconds, 2), number(m.request_throughput),
-                         number(m.request_goodput), number(m.output_throughput),
-                         number(m.total_token_throughput), number(m.peak_output_throughput),
-                         std::to_string(m.peak_concurrency)});
+    load.rows.push_back(
+        {name, std::to_string(m.num_completed), std::to_string(m.num_failed),
+         with_decimals(m.duration_seconds, 2), number(m.request_throughput),
+         number(m.request_goodput), number(m.output_throughput), number(m.total_token_throughput),
+         number(m.peak_output_throughput), std::to_string(m.peak_concurrency),
+         with_decimals(100 * engine.prefix_hit_rate(), 1), std::to_string(engine.num_preemptions)});
     const double x = m.output_throughput.value();
     median.points.push_back({x, 1e3 * m.time_to_first_token.median.value_or(0)});
     if (m.time_to_first_token.p90) tail.points.push_back({x, 1e3 * *m.time_to_first_token.p90});

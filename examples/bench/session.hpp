@@ -20,12 +20,14 @@
 #endif
 
 #include "kvick/bench/benchmark.hpp"
+#include "kvick/bench/engine_target.hpp"
 #include "kvick/bench/machine.hpp"
 #include "kvick/bench/report.hpp"
 #include "kvick/bench/synthetic_model.hpp"
 #include "kvick/core/cpu.hpp"
 #include "kvick/core/thread_pool.hpp"
 #include "kvick/model/transformer.hpp"
+#include "kvick/serving/engine_core.hpp"
 #include "support/limits.hpp"
 #include "support/model.hpp"
 #include "support/model_run.hpp"

@@ -12,6 +12,8 @@
 namespace programs {
 
 inline constexpr const char* kDefaultModelName = "kvick-stories-3m-q8_0.gguf";
+/// A small model with the same vocabulary that lies beside it.
+inline constexpr const char* kDefaultDraftName = "kvick-stories-draft-q8_0.gguf";
 
 /// Where the demo model may lie, best first: beside the installed program, in the source folder
 /// that the program was built from.

@@ -53,6 +53,39 @@ TEST(Benchmark, HasNoSpeedOfAWrongResult) {
   benchmark(model, kPrompts, {.max_tokens = 4}, clock);  // alone it is right
 }
 
+/// A model whose cache has no more than a LanguageModel's must.
+class PlainModel : public TimedModel {
+ public:
+  class Cache : public support::TimedCache {
+   public:
+    using TimedCache::TimedCache;
+    int num_sequences() const = delete;
+  };
+  using TimedModel::TimedModel;
+  Cache make_cache(const CacheOptions& options) const { return Cache(options); }
+};
+
+TEST(Benchmark, TakesAnyLanguageModel) {
+  static_assert(!SequenceRoom<PlainModel::Cache>);
+  FakeClock clock;
+  PlainModel model(clock, [](const Batch&) { return 0.5; });
+  const BenchmarkReport report =
+      benchmark(model, kPrompts, {.max_tokens = 4, .batch_size = 3}, clock);
+  EXPECT_EQ(report.throughput(), 6);
+  EXPECT_EQ(report.num_checked_tokens, 12u);
+}
+
+TEST(Benchmark, IgnoresWhatWouldEndATextEarly) {
+  FakeClock clock;
+  TimedModel model(clock, [](const Batch&) { return 0.5; });
+  const BenchmarkOptions plain{.max_tokens = 20};
+  BenchmarkOptions ending = plain;
+  for (TokenId token = 0; token < 40; ++token) ending.sampling.end_tokens.push_back(token);
+  ending.sampling.min_tokens = 10;
+  EXPECT_EQ(benchmark(model, kPrompts, ending, clock).digest,
+            benchmark(model, kPrompts, plain, clock).digest);
+}
+
 TEST(CheckOutputs, FindsASingleWrongTokenAndStopsWhereItIsTold) {
   FakeClock clock;
   TimedModel model(clock, [](const Batch&) { return 0.5; });

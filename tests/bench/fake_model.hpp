@@ -37,6 +37,7 @@ class TimedCache {
 
   int length(int sequence) const { return static_cast<int>(at(sequence).size()); }
   int max_seq_len() const { return max_seq_len_; }
+  int num_sequences() const { return static_cast<int>(tokens_.size()); }
   bool reserve(int sequence, int count) { return length(sequence) + count <= max_seq_len_; }
   void commit(int sequence, std::span<const kvick::TokenId> tokens) {
     auto& all = tokens_.at(static_cast<std::size_t>(sequence));

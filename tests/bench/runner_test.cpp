@@ -9,9 +9,10 @@
 
 #include "bench/fake_model.hpp"
 #include "cache/expect_error.hpp"
+#include "kvick/bench/engine_target.hpp"
 #include "kvick/bench/metrics.hpp"
-#include "kvick/bench/plain_batcher.hpp"
 #include "kvick/bench/workload.hpp"
+#include "kvick/serving/engine_core.hpp"
 
 namespace kvick {
 namespace {
@@ -28,15 +29,6 @@ WorkloadRequest request(double arrival, std::vector<TokenId> prompt, int num_out
   return {arrival, std::move(prompt), num_output_tokens, 0};
 }
 
-std::vector<TokenId> lone_output(std::vector<TokenId> tokens, int count) {
-  std::vector<TokenId> output;
-  for (int i = 0; i < count; ++i) {
-    output.push_back(TimedModel::next(tokens));
-    tokens.push_back(output.back());
-  }
-  return output;
-}
-
 std::vector<double> times(const RequestTimeline& timeline) {
   std::vector<double> seconds;
   for (const TimedOutput& output : timeline.outputs) seconds.push_back(output.seconds);
@@ -46,10 +38,11 @@ std::vector<double> times(const RequestTimeline& timeline) {
 TEST(RunWorkload, NotesTheTimesOfAFakeClockExactly) {
   FakeClock clock;
   TimedModel model(clock, seconds_of);
-  PlainBatcher batcher(model, {.max_batch_size = 2, .max_seq_len = 64});
+  EngineCore engine(model, {.scheduler = {.max_batch_size = 2, .max_seq_len = 64}});
+  EngineTarget target(engine);
   const Workload workload{
       {request(0, {1, 2, 3, 4}, 3), request(0.75, {5, 6}, 2), request(5, {7}, 1)}};
-  const RunResult result = run_workload(batcher, workload, clock);
+  const RunResult result = run_workload(target, workload, clock);
   // Pass 1: 4 tokens, 0.5 s. Pass 2, from 0.5: 1 token, 0.3125 s, to 0.8125. The second request
   // came meanwhile: pass 3 has 1 + 2 tokens, 0.4375 s, to 1.25; pass 4 its last, to 1.5625.
   EXPECT_EQ(times(result.timelines[0]), (std::vector<double>{0.5, 0.8125, 1.25}));
@@ -70,10 +63,11 @@ TEST(RunWorkload, NotesTheTimesOfAFakeClockExactly) {
 TEST(RunWorkload, KeepsTheConcurrencyOfAClosedLoop) {
   FakeClock clock;
   TimedModel model(clock, [](const Batch&) { return 1.0; });
-  PlainBatcher batcher(model, {.max_batch_size = 4, .max_seq_len = 64});
+  EngineCore engine(model, {.scheduler = {.max_batch_size = 4, .max_seq_len = 64}});
+  EngineTarget target(engine);
   Workload workload{{}, 2};
   for (const int length : {3, 1, 2, 1}) workload.requests.push_back(request(0, {1}, length));
-  const RunResult result = run_workload(batcher, workload, clock);
+  const RunResult result = run_workload(target, workload, clock);
   std::vector<double> sent;
   for (const RequestTimeline& timeline : result.timelines) sent.push_back(timeline.sent_seconds);
   EXPECT_EQ(sent, (std::vector<double>{0, 0, 1, 3}));
@@ -109,78 +103,6 @@ TEST(RunWorkload, CountsFailedRequestsApart) {
   OddTarget failing{{{0, {}, false, true}}};
   const RunResult result = run_workload(failing, {{request(0, {1}, 1)}}, clock);
   EXPECT_EQ(serving_metrics(result.timelines, 1).num_failed, 1u);
-}
-
-TEST(PlainBatcher, StaticBatchesStartAndEndTogether) {
-  const auto end_times = [](bool is_static) {
-    FakeClock clock;
-    TimedModel model(clock, [](const Batch&) { return 1.0; });
-    PlainBatcher batcher(model, {.max_batch_size = 2, .max_seq_len = 64, .is_static = is_static});
-    Workload workload;
-    for (const int length : {4, 1, 1, 2}) workload.requests.push_back(request(0, {1}, length));
-    std::vector<double> ends;
-    for (const RequestTimeline& t : run_workload(batcher, workload, clock).timelines) {
-      ends.push_back(t.outputs.back().seconds);
-    }
-    return ends;
-  };
-  EXPECT_EQ(end_times(true), (std::vector<double>{4, 1, 5, 6}));
-  EXPECT_EQ(end_times(false), (std::vector<double>{4, 1, 2, 4}));
-}
-
-TEST(PlainBatcher, ChunksPromptsWithinTheBudgetAndDecodesFirst) {
-  FakeClock clock;
-  std::vector<std::vector<std::size_t>> passes;
-  TimedModel model(clock, [&](const Batch& batch) {
-    auto& sizes = passes.emplace_back();
-    for (const Segment& segment : batch.segments()) sizes.push_back(segment.tokens.size());
-    return 1.0;
-  });
-  PlainBatcher batcher(model,
-                       {.max_batch_size = 2, .max_seq_len = 64, .max_num_batched_tokens = 4});
-  const Workload workload{{request(0, {1, 2}, 4), request(0, std::vector<TokenId>(9, 3), 2)}};
-  const RunResult result = run_workload(batcher, workload, clock);
-  EXPECT_EQ(passes, (std::vector<std::vector<std::size_t>>{{2, 2}, {1, 3}, {1, 3}, {1, 1}, {1}}));
-  EXPECT_EQ(times(result.timelines[1]), (std::vector<double>{4, 5}));
-}
-
-TEST(PlainBatcher, GivesEveryRequestItsLoneOutput) {
-  for (const int max_batch_size : {1, 3, 8}) {
-    for (const int budget : {8, 16, 512}) {
-      for (const bool is_static : {false, true}) {
-        FakeClock clock;
-        TimedModel model(clock, seconds_of);
-        PlainBatcher batcher(model, {.max_batch_size = max_batch_size,
-                                     .max_num_batched_tokens = budget,
-                                     .is_static = is_static});
-        const Workload workload = make_workload({.num_requests = 30,
-                                                 .prompt_tokens = uniform_length(1, 40),
-                                                 .output_tokens = uniform_length(1, 20),
-                                                 .request_rate = 2,
-                                                 .vocab_size = 50});
-        const RunResult result = run_workload(batcher, workload, clock);
-        for (std::size_t i = 0; i < workload.requests.size(); ++i) {
-          const WorkloadRequest& r = workload.requests[i];
-          ASSERT_EQ(result.outputs[i], lone_output(r.prompt, r.num_output_tokens)) << i;
-        }
-      }
-    }
-  }
-}
-
-TEST(PlainBatcher, RefusesWhatItCannotServe) {
-  FakeClock clock;
-  TimedModel model(clock, seconds_of);
-  PlainBatcher batcher(model, {.max_batch_size = 1, .max_seq_len = 8});
-  batcher.submit(0, request(0, {1, 2, 3, 4}, 5));  // the last token need not be cached
-  support::expect_error(ErrorCode::kCapacity, "8 tokens of a slot", [&] {
-    batcher.submit(1, request(0, {1, 2, 3, 4}, 6));
-  });
-  support::expect_error(ErrorCode::kArgument, "a prompt",
-                        [&] { batcher.submit(1, request(0, {}, 1)); });
-  support::expect_error(ErrorCode::kArgument, "at least max_batch_size 4", [&] {
-    PlainBatcher small(model, {.max_batch_size = 4, .max_num_batched_tokens = 3});
-  });
 }
 
 }  // namespace

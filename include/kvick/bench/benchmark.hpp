@@ -5,17 +5,17 @@
 //   std::cout << report;               // tokens/s, latencies, a digest of what was generated
 //   report.write_html("report.html");
 //
-// Every repetition runs all prompts, batch_size of them at a time, and each generates max_tokens
-// tokens, whatever the model says about the end. Before the first of them a warm-up does the same
-// with few tokens. Afterwards the outputs are checked: token by token, each must be what the same
-// model (or a reference that is given: another instruction set, another engine) chooses after the
-// same tokens when the request is alone and all of it is computed in one pass. Repetitions must
-// agree as well. A difference throws: there is no speed of a wrong result.
+// Every repetition runs all prompts on an EngineCore, batch_size of them at a time, and each
+// generates max_tokens tokens, whatever the model says about the end. Before the first of them a
+// warm-up does the same with few tokens. Afterwards the outputs are checked: token by token, each
+// must be what the same model (or a reference that is given: another instruction set, another
+// engine) chooses after the same tokens when the request is alone and all of it is computed in one
+// pass. Repetitions must agree as well. A difference throws: there is no speed of a wrong result.
 //
 // Units     tokens/s of output, over the wall time of a repetition; latencies per request.
 // Errors    Error(kArgument) for options out of range or no prompts; Error(kUnsupported) with
-//           request and token if outputs differ; those of PlainBatcher.
-// Layer     bench: may include core, text, model, sampling.
+//           request and token if outputs differ; those of EngineCore.
+// Layer     bench: may include core, text, model, sampling, serving.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "kvick/bench/digest.hpp"
+#include "kvick/bench/engine_target.hpp"
 #include "kvick/bench/html_report.hpp"
 #include "kvick/bench/machine.hpp"
 #include "kvick/bench/metrics.hpp"
-#include "kvick/bench/plain_batcher.hpp"
 #include "kvick/bench/report.hpp"
 #include "kvick/bench/runner.hpp"
 #include "kvick/bench/workload.hpp"
@@ -44,6 +44,8 @@
 #include "kvick/model/batch.hpp"
 #include "kvick/model/language_model.hpp"
 #include "kvick/sampling/sampler.hpp"
+#include "kvick/serving/engine_core.hpp"
+#include "kvick/serving/sequence_room.hpp"
 #include "kvick/text/tokenizer.hpp"
 
 namespace kvick::inline v0_1 {
@@ -181,20 +183,61 @@ std::size_t check_outputs(Model& model, const Workload& workload,
 
 namespace detail {
 
+/// A model as an engine wants it: its cache says how many sequences it has.
+template <LanguageModel Model>
+class CountedModel {
+ public:
+  class Cache : public Model::Cache {
+   public:
+    Cache(typename Model::Cache cache, int num_sequences)
+        : Model::Cache(std::move(cache)), num_sequences_(num_sequences) {}
+    int num_sequences() const noexcept { return num_sequences_; }
+
+   private:
+    int num_sequences_;
+  };
+
+  explicit CountedModel(Model& model) : model_(model) {}
+
+  int vocab_size() const { return model_.vocab_size(); }
+  int max_seq_len() const { return model_.max_seq_len(); }
+  Cache make_cache(const CacheOptions& options) const {
+    return {std::as_const(model_).make_cache(options), options.num_sequences};
+  }
+  void forward(const Batch& batch, Cache& cache, MatrixRef logits) {
+    model_.forward(batch, cache, logits);
+  }
+
+ private:
+  Model& model_;
+};
+
 template <LanguageModel Model, class Clock>
-RunResult run_batches(Model& model, const Workload& workload, const BenchmarkOptions& options,
-                      Clock& clock) {
+RunResult run_on_engine(Model& model, const Workload& workload, const BenchmarkOptions& options,
+                        Clock& clock) {
   std::size_t longest = 0;
   for (const WorkloadRequest& request : workload.requests) {
     longest = std::max(longest,
                        request.prompt.size() + static_cast<std::size_t>(request.num_output_tokens));
   }
-  PlainBatcher<Model> batcher(model, {.max_batch_size = options.batch_size,
-                                      .max_seq_len = static_cast<int>(longest),
-                                      .max_num_batched_tokens = std::max(512, options.batch_size),
-                                      .cache_type = options.cache_type,
-                                      .sampling = options.sampling});
-  return run_workload(batcher, workload, clock);
+  EngineCore<Model> engine(
+      model, {.scheduler = {.max_batch_size = options.batch_size,
+                            .max_seq_len = static_cast<int>(longest),
+                            .max_num_batched_tokens = std::max(512, options.batch_size)},
+              .cache = {.element_type = options.cache_type}});
+  EngineTarget target(engine, generate_options(options.sampling));
+  return run_workload(target, workload, clock);
+}
+
+template <LanguageModel Model, class Clock>
+RunResult run_batches(Model& model, const Workload& workload, const BenchmarkOptions& options,
+                      Clock& clock) {
+  if constexpr (!SequenceRoom<typename Model::Cache>) {
+    CountedModel<Model> counted(model);
+    return run_batches(counted, workload, options, clock);
+  } else {
+    return run_on_engine(model, workload, options, clock);
+  }
 }
 
 inline void check_benchmark(std::size_t num_prompts, const BenchmarkOptions& options) {
@@ -234,8 +277,11 @@ inline double seconds_per_token(const ServingMetrics& metrics, int max_tokens) {
 
 template <LanguageModel Model, class Clock>
 BenchmarkReport benchmark(Model& model, std::span<const std::vector<TokenId>> prompts,
-                          const BenchmarkOptions& options, Clock&& clock) {
-  detail::check_benchmark(prompts.size(), options);
+                          const BenchmarkOptions& wanted, Clock&& clock) {
+  detail::check_benchmark(prompts.size(), wanted);
+  BenchmarkOptions options = wanted;
+  options.sampling.min_tokens = 0;  // nothing ends before its time
+  options.sampling.end_tokens.clear();
   const Workload workload = detail::prompt_workload(prompts, options);
   BenchmarkReport report{.options = options};
   if (options.has_warm_up) {

@@ -2,8 +2,9 @@
 // Runs a workload on anything that takes requests and computes in steps, and notes when each token
 // came out.
 //
-// The target is driven from this thread: requests that have arrived are handed over between steps,
-// so what a long step costs later arrivals is part of their latency, as it is for users.
+// A target that computes in steps is driven from this thread: requests that have arrived are handed
+// over between steps, so what a long step costs later arrivals is part of their latency, as it is
+// for users. One that computes in a thread of its own gets them when they arrive.
 //
 // Units     Seconds on the given clock; timelines start at 0 when the run does.
 // Errors    Error(kArgument) for a target that stops working before every request is done;
@@ -12,7 +13,9 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <thread>
@@ -34,12 +37,24 @@ struct StepOutput {
   bool is_failed = false;
 };
 
-/// submit() may be called between any two steps; step() computes once and returns what came out.
+/// step() computes once and returns what came out.
 template <class T>
-concept ServingTarget = requires(T target, const WorkloadRequest& request) {
+concept SteppedTarget = requires(T target) {
+  { target.step() } -> std::convertible_to<std::span<const StepOutput>>;
+};
+
+/// Computes by itself: wait() returns what came out meanwhile, after at most so many seconds.
+template <class T>
+concept RunningTarget = requires(T target) {
+  { target.wait(1.0) } -> std::convertible_to<std::span<const StepOutput>>;
+};
+
+/// submit() may be called between any two steps.
+template <class T>
+concept ServingTarget = (SteppedTarget<T> ||
+                         RunningTarget<T>)&&requires(T target, const WorkloadRequest& request) {
   target.submit(std::size_t{0}, request);
   { target.has_work() } -> std::convertible_to<bool>;
-  { target.step() } -> std::convertible_to<std::span<const StepOutput>>;
 };
 
 /// The system's monotonic clock.
@@ -87,6 +102,12 @@ class WorkloadFeeder {
            num_under_way_ < static_cast<std::size_t>(workload_.max_concurrency);
   }
 
+  /// Until there is a request to hand over, as far as is known.
+  double seconds_to_next(double now) const {
+    return has_more() && has_room() ? next_arrival() - now
+                                    : std::numeric_limits<double>::infinity();
+  }
+
   void feed(double now) {
     while (has_more() && has_room() && next_arrival() <= now) {
       const WorkloadRequest& request = workload_.requests[next_];
@@ -111,6 +132,15 @@ class WorkloadFeeder {
   std::size_t num_under_way_ = 0;
 };
 
+template <class Target>
+std::span<const StepOutput> next_outputs(Target& target, double max_seconds) {
+  if constexpr (SteppedTarget<Target>) {
+    return target.step();
+  } else {
+    return target.wait(max_seconds);
+  }
+}
+
 }  // namespace detail
 
 template <ServingTarget Target, class Clock, class Progress>
@@ -134,7 +164,7 @@ RunResult run_workload(Target& target, const Workload& workload, Clock&& clock,
       clock.wait(feeder.next_arrival() - now);
       continue;
     }
-    const auto outputs = std::span<const StepOutput>(target.step());
+    const auto outputs = detail::next_outputs(target, feeder.seconds_to_next(now));
     now = clock.now() - start;
     for (const StepOutput& output : outputs) {
       detail::require(output.request < num_requests, ErrorCode::kArgument, kOperation,
