@@ -5,8 +5,8 @@
 // account of what drafting brings (AdaptiveDraft); the draft model is shared.
 //
 // Of the time of a step, a request is charged what its rows took and an equal part of what the step
-// takes anyway (the weights are read once for all), by a StepCostModel that learns from the engine's
-// own steps. What a row costs so is stated in plain steps of the same batch: the account then holds
+// takes anyway (the weights are read once for all), by a StepCostModel that learns from the steps of
+// the engine. What a row costs so is stated in plain steps of the same batch: the account then holds
 // when others join or leave.
 //
 // Layer     serving: may include core, cache, model, sampling, speculative.
