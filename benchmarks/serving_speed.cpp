@@ -5,8 +5,9 @@
 //                       [--uniform] [--prompts 24] [--threads N] [--part batch|static|chunks|all]
 //
 // batch   Tokens/s of --batch sequences that decode together, beside one alone.
-// static  The same requests, of log-uniform or uniform output lengths, by continuous batching and in groups of
-//         --batch that each run padded to their longest; tokens that were asked for per second.
+// static  The same requests, of log-uniform or uniform output lengths, by continuous batching and
+//         in groups of --batch that each run padded to their longest; tokens that were asked for
+//         per second.
 // chunks  Inter-token latency of --batch / 2 sequences while --prompts prompts of 1,024 tokens
 //         arrive, Poisson, so that about one step in 20 meets one. They are computed whole, all that
 //         have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
