@@ -51,14 +51,25 @@ struct Decoding {
 
   std::vector<double> rates = {};  // tokens/s, one per round
   std::string digest = {};
-  kvick::SpeculativeStatistics statistics = {};  // of the last prompt of the last round
-  std::int64_t num_rounds = 0, num_generated = 0, num_tried = 0, num_accepted = 0;  // of a round
+  kvick::SpeculativeStatistics statistics = {};  // counts of a round, of all prompts
 
   std::string name() const {
     if (source.empty()) return "plain";
     return kvick::detail::concat(source, adapts ? ", at most " : ", k = ", num_drafted);
   }
 };
+
+inline void add_counts(kvick::SpeculativeStatistics& sum,
+                       const kvick::SpeculativeStatistics& more) {
+  sum.num_rounds += more.num_rounds;
+  sum.num_generated += more.num_generated;
+  sum.num_drafted += more.num_drafted;
+  sum.num_accepted += more.num_accepted;
+  for (std::size_t i = 0; i < sum.drafted_at.size(); ++i) {
+    sum.drafted_at[i] += more.drafted_at[i];
+    sum.accepted_at[i] += more.accepted_at[i];
+  }
+}
 
 /// A round of each in turns; all outputs must be those of the first, which is plain. Returns them.
 inline std::vector<Tokens> decode_in_turns(std::vector<Decoding>& ways,
@@ -85,19 +96,15 @@ inline std::vector<Tokens> decode_in_turns(std::vector<Decoding>& ways,
                                               .cache_type = cache_type};
       double seconds = 0;
       std::vector<Tokens> outputs;
-      way.num_rounds = way.num_generated = way.num_tried = way.num_accepted = 0;
+      way.statistics = {};
       for (const Tokens& prompt : prompts) {
         const measure::Decoded decoded = way.run(prompt, options);
         seconds += decoded.seconds;
         outputs.emplace_back(decoded.tokens.begin() + static_cast<std::ptrdiff_t>(prompt.size()),
                              decoded.tokens.end());
-        way.statistics = decoded.statistics;
-        way.num_rounds += decoded.statistics.num_rounds;
-        way.num_generated += decoded.statistics.num_generated;
-        way.num_tried += decoded.statistics.num_drafted;
-        way.num_accepted += decoded.statistics.num_accepted;
+        add_counts(way.statistics, decoded.statistics);
       }
-      way.rates.push_back(static_cast<double>(way.num_generated) / seconds);
+      way.rates.push_back(static_cast<double>(way.statistics.num_generated) / seconds);
       way.digest = kvick::digest_of(outputs);
       if (plain.empty()) plain = outputs;
       require_equal(way.digest, kvick::digest_of(plain), "decoding with " + way.name());
@@ -117,37 +124,35 @@ inline std::vector<double> speedups(const Decoding& way, const Decoding& plain) 
   return ratios;
 }
 
-/// Speeds, speed-ups and a row for each way; `ways` begins with plain decoding.
-inline void report_ways(const std::vector<Decoding>& ways, const std::string& text,
-                        const std::string& check, ReportSection& section,
-                        kvick::ReportTable& table) {
-  const std::string prefix = text.empty() ? "" : text + ": ";
+inline constexpr const char* kSpeedupUnit = "times plain";
+
+inline std::string quotient(std::int64_t a, std::int64_t b, double scale, int decimals) {
+  if (b == 0) return "-";
+  return with_decimals(scale * static_cast<double>(a) / static_cast<double>(b), decimals);
+}
+
+/// A row of the table of drafts for each way.
+inline void add_rows(const std::vector<Decoding>& ways, const std::string& prefix,
+                     kvick::ReportTable& table) {
   for (const Decoding& way : ways) {
-    section.measurements.push_back({.name = prefix + way.name(),
-                                    .unit = "tokens/s",
-                                    .samples = way.rates,
-                                    .digest = way.digest,
-                                    .check = way.source.empty() ? check : "plain decoding"});
+    const auto& s = way.statistics;
+    table.rows.push_back({prefix + way.name(), std::to_string(s.num_drafted),
+                          quotient(s.num_accepted, s.num_drafted, 100, 1),
+                          quotient(s.num_generated, s.num_rounds, 1, 2),
+                          kvick::short_number(kvick::spread_of(way.rates).median)});
   }
+}
+
+/// What each that drafts gains over the first, which is plain.
+inline void add_speedups(const std::vector<Decoding>& ways, const std::string& prefix,
+                         const std::string& check, ReportSection& section) {
   for (const Decoding& way : ways) {
     if (way.source.empty()) continue;
-    const std::vector<double> ratios = speedups(way, ways.front());
-    const kvick::Spread spread = kvick::spread_of(ratios);
-    section.measurements.push_back(
-        {.name = prefix + way.name(), .unit = "times as fast as plain", .samples = ratios});
-    const auto ratio = [](std::int64_t a, std::int64_t b) {
-      return b == 0 ? std::string("-")
-                    : with_decimals(static_cast<double>(a) / static_cast<double>(b), 2);
-    };
-    const std::string accepted = way.num_tried == 0
-                                     ? "-"
-                                     : with_decimals(100 * static_cast<double>(way.num_accepted) /
-                                                         static_cast<double>(way.num_tried),
-                                                     1);
-    table.rows.push_back({prefix + way.name(), std::to_string(way.num_tried), accepted,
-                          ratio(way.num_generated, way.num_rounds), with_decimals(spread.median, 2),
-                          kvick::detail::concat(with_decimals(spread.min, 2), " .. ",
-                                                with_decimals(spread.max, 2))});
+    section.measurements.push_back({.name = prefix + way.name(),
+                                    .unit = kSpeedupUnit,
+                                    .samples = speedups(way, ways.front()),
+                                    .digest = way.digest,
+                                    .check = check});
   }
 }
 
@@ -278,12 +283,20 @@ inline void measure_texts(Session& session, const SpeculativePartOptions& option
   const auto outputs = decode_in_turns(ways, prompts, options.tokens, session.options().num_rounds,
                                        run.cache_type(), "speculative");
   const std::string check = check_plain(session, pair, run, target, prompts, outputs);
-  report_ways(ways, "", check, section, table);
+  for (const Decoding& way : ways) {
+    section.measurements.push_back({.name = way.name(),
+                                    .unit = "tokens/s",
+                                    .samples = way.rates,
+                                    .digest = way.digest,
+                                    .check = way.source.empty() ? check : "plain decoding"});
+  }
+  add_speedups(ways, "", "plain decoding", section);
+  add_rows(ways, "", table);
   add_curves(ways, section);
   // The speed-up of the best source when it drafts as it likes.
   for (std::size_t i = 0; i < section.measurements.size(); ++i) {
     const Measurement& m = section.measurements[i];
-    if (m.unit == "tokens/s" || m.name.find("at most") == std::string::npos) continue;
+    if (m.unit != kSpeedupUnit || m.name.find("at most") == std::string::npos) continue;
     const Measurement* best = section.headline < section.measurements.size()
                                   ? &section.measurements[section.headline]
                                   : nullptr;
@@ -359,7 +372,10 @@ inline void measure_given_texts(Session& session, const SpeculativePartOptions& 
                         cache_type, "speculative " + std::string(text.name));
     require_equal(kvick::digest_of(outputs), kvick::digest_of(std::vector<Tokens>{given}),
                   "the " + std::string(text.name));
-    report_ways(ways, "given " + std::string(text.name), "the given text", section, table);
+    // Speed-ups alone: tokens/s of another model have no place beside those above.
+    const std::string prefix = "given " + std::string(text.name) + ": ";
+    add_speedups(ways, prefix, "the given text", section);
+    add_rows(ways, prefix, table);
   }
 }
 
@@ -368,9 +384,8 @@ inline void measure_given_texts(Session& session, const SpeculativePartOptions& 
 inline ReportSection speculative_part(Session& session, const SpeculativePartOptions& options) {
   ReportSection section{"speculative", "Speculative decoding"};
   section.headline = static_cast<std::size_t>(-1);
-  kvick::ReportTable table{
-      "Drafts",
-      {{"source", "drafted", "accepted, %", "tokens per round", "times as fast", "range"}}};
+  kvick::ReportTable table{"Drafts",
+                           {{"source", "drafted", "accepted, %", "tokens per round", "tokens/s"}}};
   detail::measure_texts(session, options, section, table);
   detail::measure_passes(session, section);
   if (session.is_synthetic()) {
