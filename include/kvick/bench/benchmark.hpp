@@ -264,8 +264,8 @@ inline Workload prompt_workload(std::span<const std::vector<TokenId>> prompts,
 /// The median over repetitions of what `value` reads from one.
 template <class Value>
 double median_of(const std::vector<ServingMetrics>& repetitions, Value&& value) {
-  std::vector<double> values;
-  for (const ServingMetrics& metrics : repetitions) values.push_back(value(metrics));
+  std::vector<double> values(repetitions.size());
+  std::transform(repetitions.begin(), repetitions.end(), values.begin(), value);
   return quantile(values, 0.5);
 }
 

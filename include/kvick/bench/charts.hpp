@@ -163,9 +163,10 @@ inline std::string tick_text(double value) {
 inline std::vector<double> log_ticks(double low, double high) {
   const bool is_short = high / low < 30;
   std::vector<double> ticks;
-  for (double power = std::pow(10.0, std::floor(std::log10(low))); power <= high; power *= 10) {
+  const int last = static_cast<int>(std::floor(std::log10(high)));
+  for (int exponent = static_cast<int>(std::floor(std::log10(low))); exponent <= last; ++exponent) {
     for (const double factor : {1.0, 2.0, 5.0}) {
-      const double tick = factor * power;
+      const double tick = factor * std::pow(10.0, exponent);
       if ((factor == 1.0 || is_short) && tick >= low * 0.999 && tick <= high * 1.001) {
         ticks.push_back(tick);
       }

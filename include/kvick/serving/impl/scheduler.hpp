@@ -249,11 +249,12 @@ void Scheduler<Room>::apply(State& state, const SegmentResult& result, double no
   }
   const int num_emitted = progress.num_output_tokens - num_before;
   const int num_accepted = std::max(0, num_emitted - 1);
+  const int num_computed = num_granted + num_accepted;
   const auto computed = std::span<const TokenId>(state.tokens)
                             .subspan(static_cast<std::size_t>(state.num_computed),
-                                     static_cast<std::size_t>(num_granted + num_accepted));
+                                     static_cast<std::size_t>(num_computed));
   slots_.room().commit(state.slot, computed);
-  state.num_computed += num_granted + num_accepted;
+  state.num_computed += num_computed;
   if (num_drafts > num_accepted) slots_.room().truncate(state.slot, state.num_computed);
 
   progress.num_draft_rounds += num_drafts > 0 ? 1 : 0;

@@ -215,7 +215,8 @@ void Scheduler<Room>::build_batch(double now) {
     if (!state->is_in_step()) continue;
     const bool is_whole = state->num_granted == state->num_left();
     const int num_rows = is_whole ? 1 + state->num_step_drafts : 0;
-    const auto num_tokens = static_cast<std::size_t>(state->num_granted + state->num_step_drafts);
+    const int num_step_tokens = state->num_granted + state->num_step_drafts;
+    const auto num_tokens = static_cast<std::size_t>(num_step_tokens);
     const auto first = static_cast<std::size_t>(state->num_computed);
     segments_.push_back({.request = state->id,
                          .output_index = state->progress.num_output_tokens,
