@@ -9,8 +9,8 @@
 //         in groups of --batch that each run padded to their longest; tokens that were asked for
 //         per second.
 // chunks  Inter-token latency of --batch / 2 sequences while --prompts prompts of 1,024 tokens
-//         arrive, Poisson, so that about one step in 20 meets one. They are computed whole, all that
-//         have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
+//         arrive, Poisson, so that about one step in 20 meets one. They are computed whole, all
+//         that have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
 // Token ids are arbitrary, so random weights do. Requests are greedy and ignore end tokens.
 #include <CLI/CLI.hpp>
 #include <algorithm>
