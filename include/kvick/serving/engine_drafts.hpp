@@ -4,10 +4,10 @@
 // Private to the engine. Each request that speculates has its own index of its text and its own
 // account of what drafting brings (AdaptiveDraft); the draft model is shared.
 //
-// Of the time of a step, a request is charged what its rows took and an equal part of what the step
-// takes anyway (the weights are read once for all), by a StepCostModel that learns from the steps of
-// the engine. What a row costs so is stated in plain steps of the same batch: the account then holds
-// when others join or leave.
+// Of the time of a step, a request is charged what its rows took and an equal part of what the
+// step takes anyway (the weights are read once for all), by a StepCostModel that learns from the
+// steps of the engine. What a row costs so is stated in plain steps of the same batch: the account
+// then holds when others join or leave.
 //
 // Layer     serving: may include core, cache, model, sampling, speculative.
 #pragma once
