@@ -97,6 +97,8 @@ std::string add_peers(measure::Rounds& rounds, const Setting& setting) {
 void peers_only(const Setting& setting) {
   using measure::LimitKind;
   measure::Rounds rounds;
+  add_limit(rounds, LimitKind::kInt8, setting);
+  add_limit(rounds, LimitKind::kF32, setting);
   const auto int8 = kvick::ActivationType::kInt8;
   for (const char* format : {"q8_0", "channel8"}) {
     rounds.add(linear_probe(format, 512, int8, LimitKind::kInt8, setting));

@@ -71,6 +71,30 @@ TEST(BenchProgram, MeasuresEveryPartOfServing) {
   }
 }
 
+TEST(BenchProgram, ComparesDraftsWithPlainDecoding) {
+  const support::TemporaryDirectory directory;
+  const std::string path = directory / "report.json";
+  const auto result =
+      run_program(kProgram, {"speculative", "--rounds", "1", "-t", "1", "--speculative-tokens",
+                             "24", "-k", "3", "--prompt", "Once upon a time", "--json", path});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(path);
+  const json section = json::parse(file)["sections"][0];
+  const std::string digest = section["measurements"][0]["digest"];
+  std::vector<std::string> names;
+  for (const json& m : section["measurements"]) {
+    EXPECT_EQ(m["digest"], digest) << m;  // with drafts and without
+    EXPECT_GT(m["median"], 0);
+    if (m["unit"] == "tokens/s") names.push_back(m["name"]);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"plain", "draft model, k = 3", "draft model, at most 3",
+                                      "lookup, k = 3", "lookup, at most 3"}));
+  const json& rows = section["tables"][0]["rows"];
+  EXPECT_EQ(rows[1][3], "1.00");  // tokens per round, plain
+  EXPECT_GT(std::stod(rows[2][3].get<std::string>()), 1);
+}
+
 TEST(BenchProgram, OneSeedMakesTheSameRequests) {
   const auto digest = [](const std::string& seed) {
     return run_report("serve",
@@ -174,6 +198,8 @@ TEST(BenchProgram, RefusesBadInputInOneLine) {
   expect_refusal(kProgram, {"model", "--isa", "mmx"}, "mmx");
   expect_refusal(kProgram, {"serve", "--prompt-low", "9", "--prompt-high", "8"}, "--prompt-low");
   expect_refusal(kProgram, {"batch", "--sizes", "0"}, "--sizes");
+  expect_refusal(kProgram, {"speculative", "-k", "0"}, "--draft-tokens");
+  expect_refusal(kProgram, {"speculative", "--speculative-tokens", "5000"}, "at most the model's");
 }
 
 }  // namespace
