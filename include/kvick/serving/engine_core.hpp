@@ -111,7 +111,7 @@ class EngineCore {
   void forward(const Step& step);
   void fail_step(const Step& step, std::string_view what);
   void finish_ended();
-  void note_step(const Step& step, double start_ms, double end_ms);
+  void note_step(const Step& step, double end_ms);
   void publish(double now);
   void deliver_ended();
   double cache_usage() const;
@@ -133,6 +133,10 @@ class EngineCore {
 
   std::unordered_map<RequestId, std::unique_ptr<Run>> active_;
   std::unordered_map<std::uint64_t, RequestId> first_samples_;  // by the id of handles
+
+  double step_start_ms_ = 0.0;
+  double sampled_ms_ = 0.0;  // when the step's tokens were drawn
+  double tail_ms_ = 0.0;     // what the last step took after that
 
   // Of the step; they only grow.
   Matrix logits_;

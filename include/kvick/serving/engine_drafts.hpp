@@ -64,8 +64,9 @@ class EngineDrafts {
   template <class Scheduler>
   void propose(Scheduler& scheduler);
 
-  /// What came of a step whose forward pass took so long.
-  void learn(const Step& step, std::span<const SegmentResult> results, double forward_ms);
+  /// What came of a step that took so long with the drafts of the last propose(), but without what
+  /// each new token takes however it came: sampling, and its reader.
+  void learn(const Step& step, std::span<const SegmentResult> results, double step_ms);
 
   /// Spent in propose() so far.
   double draft_ms() const noexcept { return draft_ms_; }
@@ -96,6 +97,7 @@ class EngineDrafts {
   std::vector<DraftJob> jobs_;
   std::vector<Entry*> job_entries_;
   StepCostModel cost_;
+  double round_ms_ = 0;  // of the last propose()
   double draft_ms_ = 0;
 };
 
@@ -121,6 +123,7 @@ inline int EngineDrafts::num_wanted(const Entry& entry) const noexcept {
 
 template <class Scheduler>
 void EngineDrafts::propose(Scheduler& scheduler) {
+  round_ms_ = 0;
   if (entries_.empty()) return;
   const double start_ms = options_.clock_ms();
   jobs_.clear();
@@ -146,7 +149,8 @@ void EngineDrafts::propose(Scheduler& scheduler) {
       scheduler.set_drafts(id, entry.draft.tokens);
     }
   }
-  draft_ms_ += options_.clock_ms() - start_ms;
+  round_ms_ = options_.clock_ms() - start_ms;
+  draft_ms_ += round_ms_;
 }
 
 inline void EngineDrafts::ask(RequestId id, Entry& entry, int max_tokens) {
@@ -157,6 +161,8 @@ inline void EngineDrafts::ask(RequestId id, Entry& entry, int max_tokens) {
   }
   if (uses_lookup(entry.options.kind)) look_up(entry, max_tokens);
   if (entry.has_failed || !entry.draft.tokens.empty() || !uses_model(entry.options.kind)) return;
+  // The first draft of a text is no measure, so it is a short one.
+  if (entry.options.adapts && !model_->knows(id)) max_tokens = 1;
   jobs_.push_back({.request = id,
                    .tokens = run.tokens(),
                    .prefix_key = &entry.key,
@@ -203,7 +209,7 @@ inline StepShape EngineDrafts::shape_of(const Segment& segment, int num_rows) no
 
 /// Steps with a prompt in them are no measure of decoding.
 inline void EngineDrafts::learn(const Step& step, std::span<const SegmentResult> results,
-                                double forward_ms) {
+                                double step_ms) {
   if (entries_.empty()) return;
   const auto segments = step.batch.segments();
   StepShape shape;
@@ -212,10 +218,11 @@ inline void EngineDrafts::learn(const Step& step, std::span<const SegmentResult>
     if (num_rows != step.segments[i].num_rows || step.segments[i].output_index == 0) return;
     shape.add_decode(num_rows, segments[i].first_position);
   }
-  cost_.observe(shape, forward_ms);
+  const double target_ms = step_ms - round_ms_;
+  cost_.observe(shape, target_ms);
   const StepCost& cost = cost_.cost();
   const double common = cost.base / static_cast<double>(segments.size());
-  const double slowness = forward_ms / cost(shape);  // of this step
+  const double slowness = target_ms / cost(shape);  // of this step
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const auto found = entries_.find(step.segments[i].request);
     if (found == entries_.end() || !found->second.is_measure) continue;

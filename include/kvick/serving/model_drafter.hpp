@@ -49,7 +49,7 @@ struct DraftJob {
 
   std::vector<TokenId>* drafts = nullptr;  ///< empty before
   double ms = 0;                           ///< its share of the time that drafting took
-  bool is_measure = true;                  ///< nobody's text had to be computed first
+  bool is_measure = true;                  ///< this one's text was known, and no other was long
   std::optional<std::string> error = std::nullopt;
 };
 
@@ -63,6 +63,8 @@ class BatchDrafter {
   virtual void propose(std::span<DraftJob> jobs) = 0;
   /// The request has ended.
   virtual void forget(RequestId request) = 0;
+  /// Whether the request has a sequence.
+  virtual bool knows(RequestId request) const = 0;
   /// Requests that have a sequence.
   virtual int num_sequences() const noexcept = 0;
 };
@@ -84,6 +86,7 @@ class ModelDrafter final : public BatchDrafter {
 
   void propose(std::span<DraftJob> jobs) override;
   void forget(RequestId request) override;
+  bool knows(RequestId request) const override { return lanes_.contains(request); }
   int num_sequences() const noexcept override { return static_cast<int>(lanes_.size()); }
 
  private:
@@ -200,20 +203,21 @@ void ModelDrafter<Model>::propose(std::span<DraftJob> jobs) {
     if (found != lanes_.end()) found->second.last_round = round_;
   }
   working_.clear();
-  bool is_measure = true;
+  bool has_long_tail = false;
   for (DraftJob& job : jobs) {
     if (job.tokens.size() > static_cast<std::size_t>(cache_.max_seq_len())) continue;
+    job.is_measure = lanes_.contains(job.request);
     Lane* const lane = lane_for(job);
     if (lane == nullptr) continue;
     working_.push_back({.job = &job, .lane = lane});
-    is_measure = is_measure && num_left(*lane) <= kLongTail;
+    has_long_tail = has_long_tail || num_left(*lane) > kLongTail;
   }
   // Those that have most to compute must not hold up the others.
   std::stable_sort(working_.begin(), working_.end(), [&](const Work& a, const Work& b) {
     return num_left(*a.lane) < num_left(*b.lane);
   });
   while (!working_.empty()) run_pass();
-  for (DraftJob& job : jobs) job.is_measure = is_measure;
+  for (DraftJob& job : jobs) job.is_measure = job.is_measure && !has_long_tail;
 }
 
 template <LanguageModel Model>

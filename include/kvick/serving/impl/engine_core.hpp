@@ -166,15 +166,16 @@ GenerationHandle EngineCore<Model>::submit(GenerationRequest request, QueueLimit
 
 template <LanguageModel Model>
 bool EngineCore<Model>::step() {
-  const double start_ms = now_ms();
+  step_start_ms_ = now_ms();
   accept_submissions();
   apply_cancellations();
   drafts_.propose(scheduler_);
   const Step step = scheduler_.schedule();
   if (step) compute(step);
   finish_ended();
-  note_step(step, start_ms, now_ms());
+  note_step(step, now_ms());
   deliver_ended();
+  if (step) tail_ms_ = now_ms() - sampled_ms_;
   return !scheduler_.is_done() || !intake_.is_empty();
 }
 
@@ -225,7 +226,6 @@ template <LanguageModel Model>
 void EngineCore<Model>::forward(const Step& step) {
   const Index num_rows = step.batch.num_logits();
   if (logits_.rows() < num_rows) logits_.resize(num_rows, model_.vocab_size());
-  const double start_ms = now_ms();
   model_.forward(step.batch, cache_, logits_.topRows(num_rows));
   results_.clear();
   const double computed_ms = now_ms();
@@ -240,7 +240,8 @@ void EngineCore<Model>::forward(const Step& step) {
                                   segment.output_index);
     run.note_time(computed_ms, metrics_);
   }
-  drafts_.learn(step, results_, computed_ms - start_ms);
+  sampled_ms_ = now_ms();
+  drafts_.learn(step, results_, computed_ms - step_start_ms_ + tail_ms_);
 }
 
 /// Ends everyone in the step, which leaves nothing behind.
@@ -285,12 +286,12 @@ double EngineCore<Model>::cache_usage() const {
 }
 
 template <LanguageModel Model>
-void EngineCore<Model>::note_step(const Step& step, double start_ms, double end_ms) {
+void EngineCore<Model>::note_step(const Step& step, double end_ms) {
   if (step) {
     metrics_.batch_size = static_cast<int>(step.segments.size());
     metrics_.num_step_tokens = static_cast<int>(step.batch.num_tokens());
-    metrics_.busy_seconds += (end_ms - start_ms) / 1000.0;
-    metrics_.step_seconds.add((end_ms - start_ms) / 1000.0);
+    metrics_.busy_seconds += (end_ms - step_start_ms_) / 1000.0;
+    metrics_.step_seconds.add((end_ms - step_start_ms_) / 1000.0);
     metrics_.batch_sizes.add(metrics_.batch_size);
     metrics_.step_tokens.add(metrics_.num_step_tokens);
   }
