@@ -10,7 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,12 +78,13 @@ void run(int argc, char** argv) {
   kvick::GgufFile file(options.model);
   const kvick::Tokenizer tokenizer(file);
   kvick::Transformer model = programs::load_model(std::move(file), options.run);
-  std::optional<kvick::Transformer> draft;
+  std::unique_ptr<kvick::Transformer> draft;
   kvick::EngineDraftModel draft_model;
   if (!options.draft_model.empty()) {
     programs::ModelOptions run = options.run;
     run.threads = 1;  // more would be in the large model's way
-    draft.emplace(programs::load_model(kvick::GgufFile(options.draft_model), run));
+    draft = std::make_unique<kvick::Transformer>(
+        programs::load_model(kvick::GgufFile(options.draft_model), run));
     draft_model = *draft;
   }
   kvick::EngineCore core(model, tokenizer,

@@ -345,33 +345,35 @@ class Conversation {
 
   /// False if the newest message does not fit the context; it is forgotten then.
   bool read_messages() {
+    const int answer = std::min(options_.max_new_tokens, context_ / 4);  // tokens left for it
     if (session_.num_tokens() > 0) {
       const auto more = chat_.encode_continuation(tokenizer_, messages_);
-      if (more && has_room(session_.num_tokens() + more->size(), context_ / 4)) {
+      if (more && has_room(session_.num_tokens() + more->size(), answer)) {
         session_.read(*more, num_tokens_to_generate(options_, session_.num_tokens() + more->size(),
                                                     context_));
         return true;
       }
     }
-    std::vector<TokenId> tokens = chat_.encode(tokenizer_, messages_);
-    std::size_t num_forgotten = 0;
-    // An answer has a quarter of the context; who forgets makes more room, for several turns.
-    while (!has_room(tokens.size(), context_ / (num_forgotten == 0 ? 4 : 2)) && forget_oldest()) {
-      ++num_forgotten;
-      tokens = chat_.encode(tokenizer_, messages_);
-    }
-    if (num_forgotten > 0) {
-      std::fprintf(stderr, "(the context is full: the oldest %zu turns are forgotten)\n",
-                   num_forgotten);
-    }
-    if (!has_room(tokens.size(), 1)) {
+    if (const std::size_t size = size_of_last(); !has_room(size, 1)) {
       const std::string problem =
           kvick::detail::concat("a message must fit the context of ", context_,
-                                " tokens with room for an answer, got ", tokens.size(), " tokens");
+                                " tokens with room for an answer, got ", size, " tokens");
       if (!programs::is_input_a_terminal()) throw BadInput(problem);
       std::fprintf(stderr, "(%s)\n", problem.c_str());
       messages_.pop_back();
       return false;
+    }
+    std::vector<TokenId> tokens = chat_.encode(tokenizer_, messages_);
+    int num_forgotten = 0;
+    // Who forgets makes room for several turns: half of the context.
+    while (!has_room(tokens.size(), num_forgotten == 0 ? answer : context_ / 2) &&
+           forget_oldest()) {
+      ++num_forgotten;
+      tokens = chat_.encode(tokenizer_, messages_);
+    }
+    if (num_forgotten > 0) {
+      std::fprintf(stderr, "(the context is full: the oldest %d turn%s forgotten)\n", num_forgotten,
+                   num_forgotten == 1 ? " is" : "s are");
     }
     if (tokens.empty()) throw BadInput("the prompt must not be empty");
     session_.read_anew(tokens, num_tokens_to_generate(options_, tokens.size(), context_));
@@ -379,8 +381,15 @@ class Conversation {
   }
 
   bool has_room(std::size_t num_tokens, int num_new) const {
-    const int wanted = std::min(options_.max_new_tokens, num_new);
-    return num_tokens + static_cast<std::size_t>(wanted) <= static_cast<std::size_t>(context_);
+    return num_tokens + static_cast<std::size_t>(num_new) <= static_cast<std::size_t>(context_);
+  }
+
+  /// Tokens of the newest message without those before it.
+  std::size_t size_of_last() const {
+    std::vector<kvick::ChatMessage> messages;
+    if (options_.system_message) messages.push_back(messages_.front());
+    messages.push_back(messages_.back());
+    return chat_.encode(tokenizer_, messages).size();
   }
 
   /// The oldest message of the user with its answer; false if only the newest is left.

@@ -64,7 +64,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
                                     "the text; without it, standard input less the line break at "
                                     "its end");
   auto* const files = app.add_option("--file", options.files,
-                                     "the text is this file; several give a line of ids each")
+                                     "the text is this file; may be repeated: a line of ids each")
                           ->type_name("FILE")
                           ->allow_extra_args(false)
                           ->excludes(text);
@@ -105,7 +105,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   const bool has_text_options = options.takes_json || options.no_bos || options.parse_special ||
                                 options.print_speed || (options.print_text && options.print_pieces);
   if (options.takes_messages && has_text_options) {
-    throw programs::BadInput("--chat can be combined with --text or --pieces only");
+    throw programs::BadInput(
+        "--chat can be combined with one of --text and --pieces, and no other option of input or "
+        "output");
   }
   if (options.model.empty()) options.model = programs::default_model();
   return options;
@@ -204,8 +206,13 @@ void encode(const kvick::Tokenizer& tokenizer, const Options& options) {
 
 std::vector<kvick::ChatMessage> parse_messages(const std::string& input) {
   try {
+    const nlohmann::json conversation = nlohmann::json::parse(input);
+    if (!conversation.is_array()) {
+      throw programs::BadInput(std::string("--chat needs a list of messages, got ") +
+                               conversation.type_name());
+    }
     std::vector<kvick::ChatMessage> messages;
-    for (const nlohmann::json& message : nlohmann::json::parse(input)) {
+    for (const nlohmann::json& message : conversation) {
       messages.push_back({message.at("role"), message.at("content")});
     }
     return messages;

@@ -47,7 +47,7 @@ inline void add_run_options(CLI::App& app, ModelOptions& options) {
       ->capture_default_str();
   app.add_option("--weights", options.weights,
                  "keep the file's weights, or convert them while loading")
-      ->check(CLI::IsMember({"keep", "f16", "q8_0", "q4_0"}))
+      ->check(CLI::IsMember({"keep", "f32", "f16", "q8_0", "q4_0"}))
       ->capture_default_str();
   app.add_option("--activations", options.activations, "what quantized weights are multiplied by")
       ->check(CLI::IsMember({"int8", "f32"}))
@@ -79,6 +79,7 @@ inline kvick::Transformer load_model(kvick::GgufFile file, const ModelOptions& o
   ProgressBar progress("loading");
   kvick::TransformerOptions transformer{.threads = options.threads};
   if (options.activations == "f32") transformer.activations = kvick::ActivationType::kF32;
+  if (options.weights == "f32") transformer.weights = kvick::TensorType::kF32;
   if (options.weights == "f16") transformer.weights = kvick::TensorType::kF16;
   if (options.weights == "q8_0") transformer.weights = kvick::TensorType::kQ8_0;
   if (options.weights == "q4_0") transformer.weights = kvick::TensorType::kQ4_0;

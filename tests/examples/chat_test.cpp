@@ -193,6 +193,17 @@ TEST(Chat, ALongConversationForgetsItsOldestTurns) {
     EXPECT_EQ(std::count(answer.begin(), answer.end(), ','), 7) << answer;  // 8 tokens
   }
   EXPECT_NE(result.err.find("turns are forgotten"), std::string::npos) << result.err;
+  // Half of the context at a time, because what is left must be read again.
+  const auto roomy = run_program(kProgram,
+                                 {"-m", model.path(), "--chat", "--system", "Be brief.", "-c",
+                                  "640", "-n", "8", "--ids", "--ignore-eos"},
+                                 {.input = input});
+  const auto notes = lines(roomy.err);
+  const auto num_notes = std::count_if(notes.begin(), notes.end(), [](const std::string& line) {
+    return line.find("forgotten") != std::string::npos;
+  });
+  EXPECT_GE(num_notes, 1) << roomy.err;
+  EXPECT_LE(num_notes, 5) << roomy.err;
   // One message that is too long is refused.
   expect_refusal(kProgram, {"-m", model.path(), "--chat", "-c", "160"}, "context of 160",
                  {.input = std::string(200, 'x') + "\n"});

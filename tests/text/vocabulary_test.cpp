@@ -105,6 +105,11 @@ TEST(ReadVocabulary, DefaultsOutsideTheVocabularyAreNone) {
   EXPECT_EQ(vocabulary.eos_id, kNoToken);
 }
 
+TEST(ReadVocabulary, OnlyByteLevelBpeHasPreTokenizers) {
+  EXPECT_THROW(read_vocabulary(small_file().file(), "qwen2"), Error);
+  EXPECT_EQ(read_vocabulary(small_file().file(), "").pre_tokenizer, "");
+}
+
 TEST(ReadVocabulary, RefusesWhatDoesNotFit) {
   EXPECT_EQ(reading_error(GgufMetadata()), ErrorCode::kFormat);
   EXPECT_EQ(reading_error(GgufMetadata().add("tokenizer.ggml.model", "llama")), ErrorCode::kFormat);

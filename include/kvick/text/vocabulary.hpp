@@ -84,8 +84,8 @@ inline void check_vocabulary(const Vocabulary& vocabulary);
 /// The byte that a piece of the form <0x0A> stands for.
 inline std::optional<unsigned char> parse_byte_piece(std::string_view piece) noexcept;
 
-/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces the
-/// file's.
+/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces that of the
+/// file; only byte-level BPE has one.
 inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer = {});
 
 // ---- Implementation: nothing below is API ----
@@ -191,6 +191,10 @@ inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tok
   vocabulary.pre_tokenizer = pre_tokenizer.empty()
                                  ? file.get_or<std::string>("tokenizer.ggml.pre", "")
                                  : std::string(pre_tokenizer);
+  detail::require(pre_tokenizer.empty() || vocabulary.model == "gpt2", ErrorCode::kArgument,
+                  "read_vocabulary", "only byte-level BPE has pre-tokenizers, got ",
+                  detail::quoted(pre_tokenizer), " for a vocabulary of model ",
+                  detail::quoted(vocabulary.model));
   if (vocabulary.model == "gpt2") {
     const PreTokenizer* const known = find_pre_tokenizer(vocabulary.pre_tokenizer);
     if (known != nullptr) vocabulary.add_bos = known->adds_bos;

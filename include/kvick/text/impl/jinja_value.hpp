@@ -145,7 +145,11 @@ class Arena {
 
  private:
   static void spend(std::size_t amount, std::size_t& left) {
-    if (amount > left) fail("the template must come to an end, got one that does too much");
+    if (amount > left) {
+      fail(
+          "the template must come to an end with less work, got one that does too much or too long "
+          "a conversation");
+    }
     left -= amount;
   }
 
