@@ -196,7 +196,7 @@ TEST(Chat, ALongConversationForgetsItsOldestTurns) {
   // Half of the context at a time, because what is left must be read again.
   const auto roomy = run_program(kProgram,
                                  {"-m", model.path(), "--chat", "--system", "Be brief.", "-c",
-                                  "640", "-n", "8", "--ids", "--ignore-eos"},
+                                  "512", "-n", "8", "--ids", "--ignore-eos"},
                                  {.input = input});
   const auto notes = lines(roomy.err);
   const auto num_notes = std::count_if(notes.begin(), notes.end(), [](const std::string& line) {

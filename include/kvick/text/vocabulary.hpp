@@ -193,8 +193,8 @@ inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tok
                                  : std::string(pre_tokenizer);
   detail::require(pre_tokenizer.empty() || vocabulary.model == "gpt2", ErrorCode::kArgument,
                   "read_vocabulary", "only byte-level BPE has pre-tokenizers, got ",
-                  detail::quoted(pre_tokenizer), " for a vocabulary of model ",
-                  detail::quoted(vocabulary.model));
+                  detail::in_quotes(pre_tokenizer), " for a vocabulary of model ",
+                  detail::in_quotes(vocabulary.model));
   if (vocabulary.model == "gpt2") {
     const PreTokenizer* const known = find_pre_tokenizer(vocabulary.pre_tokenizer);
     if (known != nullptr) vocabulary.add_bos = known->adds_bos;
