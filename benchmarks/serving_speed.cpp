@@ -9,7 +9,7 @@
 //         in groups of --batch that each run padded to their longest; tokens that were asked for
 //         per second.
 // chunks  Inter-token latency of --batch / 2 sequences while --prompts prompts of 1,024 tokens
-//         arrive, Poisson, so that about one step in 20 meets one. They are computed whole, all
+//         arrive, Poisson, so that at least one step in 20 meets one. They are computed whole, all
 //         that have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
 // Token ids are arbitrary, so random weights do. Requests are greedy and ignore end tokens.
 #include <CLI/CLI.hpp>
@@ -172,7 +172,8 @@ ChunkResult run_chunks(kvick::Transformer& model, const Options& options, int st
           core.submit(request_of(model, kLongPromptTokens, 1, 100u + unsigned(prompts.size()))));
     }
     is_busy = core.step();
-    num_steps += is_busy ? 1 : 0;
+    if (!is_busy) continue;
+    ++num_steps;
     num_with_prompt += core.metrics().num_step_tokens > core.metrics().batch_size ? 1 : 0;
   }
   const double seconds = now() - start;
@@ -190,8 +191,13 @@ ChunkResult run_chunks(kvick::Transformer& model, const Options& options, int st
 }
 
 void measure_chunks(kvick::Transformer& model, const Options& options) {
-  // On average a prompt arrives every 20 steps of the readers and the time that it takes itself.
-  const double step_seconds = 1 / decode_rate(model, options.batch / 2, 32) * options.batch / 2;
+  // Prompts alone would take five sixths of the time, so that two or three often wait together; the
+  // readers' tokens last as long as prompts arrive.
+  double step_seconds = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const int num_readers = std::max(1, options.batch / 2);
+    step_seconds = std::min(step_seconds, num_readers / decode_rate(model, num_readers, 16));
+  }
   const double start = now();
   {
     Core core(model, engine_options(1, kLongPromptTokens + 1, kLongPromptTokens));
@@ -200,9 +206,10 @@ void measure_chunks(kvick::Transformer& model, const Options& options) {
     }
   }
   const double prompt_seconds = now() - start;
-  const double mean_gap = 20 * step_seconds + prompt_seconds;
+  const double mean_gap = 1.2 * prompt_seconds;
   const auto arrivals = arrival_times(options.num_prompts, mean_gap);
-  const int num_reader_tokens = 20 * options.num_prompts;
+  const int num_reader_tokens =
+      options.num_prompts * (1 + int((mean_gap - prompt_seconds) / step_seconds));
   std::printf("step of %d readers %.1f ms, prompt of %d tokens %.2f s, one every %.2f s\n",
               options.batch / 2, 1e3 * step_seconds, kLongPromptTokens, prompt_seconds, mean_gap);
   const auto measure = [&](const char* label, int step_tokens, double step_ms) {
