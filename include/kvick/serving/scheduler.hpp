@@ -21,8 +21,8 @@
 //           than that one are served before it, so that a long prompt does not hold up short ones;
 //           what remains, in order.
 // Admission In order, as slots and room allow, with room for the whole prompt. One that does not
-//           fit stops those behind it. A block for each running request, and the watermark, stay
-//           free unless none runs.
+//           fit stops those behind it. A block for each running request that may still need one,
+//           and the watermark, stay free, but never more than what those running may still need.
 // Preemption A request that decodes and finds no room takes it from the last in order, which waits
 //           again and is later computed anew from all its tokens: its output goes on. Alone and
 //           without room a request ends with kLength. To swap instead, export the sequence (see
@@ -154,6 +154,7 @@ class Scheduler {
   bool make_room(State& state, double now);
   void schedule_drafts();
   void admit_waiting(double now);
+  int num_spare_blocks() const;
   bool admit(State& state);
   void schedule_prompts(double now);
   Budget prompt_budget() const;

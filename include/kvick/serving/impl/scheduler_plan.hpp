@@ -85,16 +85,32 @@ void Scheduler<Room>::admit_waiting(double now) {
   }
 }
 
+/// Blocks that stay free when another request is admitted: one for each running request that may
+/// still need one, and the watermark, but never more than they all may still need.
+template <SequenceRoom Room>
+int Scheduler<Room>::num_spare_blocks() const {
+  if constexpr (BlockRoom<Room>) {
+    const Room& room = slots_.room();
+    std::int64_t num_needed = 0, num_growing = 0;
+    for (const State* const state : running_) {
+      const std::int64_t longest =
+          std::int64_t{state->progress.num_prompt_tokens} + state->request.max_new_tokens;
+      const int num_more = room.num_blocks_for(static_cast<int>(
+                               std::min<std::int64_t>(longest, options_.max_seq_len))) -
+                           room.num_blocks_for(static_cast<int>(state->tokens.size()));
+      num_needed += std::max(0, num_more);
+      num_growing += num_more > 0 ? 1 : 0;
+    }
+    const auto watermark = static_cast<std::int64_t>(options_.watermark * room.num_blocks());
+    return static_cast<int>(std::min(num_needed, num_growing + watermark));
+  }
+  return 0;
+}
+
 template <SequenceRoom Room>
 bool Scheduler<Room>::admit(State& state) {
   const auto known = std::span<const TokenId>(state.tokens);
-  int num_spare = 0;
-  if constexpr (BlockRoom<Room>) {
-    if (!running_.empty()) {
-      num_spare = static_cast<int>(running_.size()) +
-                  static_cast<int>(options_.watermark * slots_.room().num_blocks());
-    }
-  }
+  const int num_spare = num_spare_blocks();
   typename detail::RoomSlots<Room>::Source source;
   if (const State* const sample = book_.find_source(state)) {
     source = {sample->slot, state.progress.num_prompt_tokens - 1};
