@@ -84,8 +84,8 @@ inline void check_vocabulary(const Vocabulary& vocabulary);
 /// The byte that a piece of the form <0x0A> stands for.
 inline std::optional<unsigned char> parse_byte_piece(std::string_view piece) noexcept;
 
-/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces that of the
-/// file; only byte-level BPE has one.
+/// The vocabulary of a model file, checked. A `pre_tokenizer` that is not empty replaces that of
+/// the file; only byte-level BPE has one.
 inline Vocabulary read_vocabulary(const GgufFile& file, std::string_view pre_tokenizer = {});
 
 // ---- Implementation: nothing below is API ----
