@@ -462,16 +462,29 @@ KVICK_AVX512 inline void multiply_many(const PackedPanels& weights, const Quanti
 
 // ---- All formats
 
+/// Rows that take a panel's weights one tile of kRowTile after the other, the later ones from the
+/// cache, at the speed of memory; unpacking for more rows at once pays from here on.
+inline constexpr Index kFewRows = 24;
+
 template <PackedFormat format>
 inline void multiply_format(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
                             float* out, std::byte* scratch) noexcept {
-  if (rows > 8) return multiply_many<format>(weights, x, rows, out, scratch);
-  const auto multiply = rows == 1   ? multiply_few<format, 1>
-                        : rows == 2 ? multiply_few<format, 2>
-                        : rows <= 4 ? multiply_few<format, 4>
-                        : rows <= 6 ? multiply_few<format, 6>
-                                    : multiply_few<format, 8>;
-  for (Index p = 0; p < weights.num_panels; ++p) multiply(weights, p, x, out);
+  if (rows > kFewRows) return multiply_many<format>(weights, x, rows, out, scratch);
+  const Index out_stride = weights.num_panels * kPanelWidth;
+  for (Index p = 0; p < weights.num_panels; ++p) {
+    for (Index first = 0; first < rows; first += kRowTile) {
+      const Index left = rows - first;
+      const auto multiply = left == 1   ? multiply_few<format, 1>
+                            : left == 2 ? multiply_few<format, 2>
+                            : left <= 4 ? multiply_few<format, 4>
+                            : left <= 6 ? multiply_few<format, 6>
+                                        : multiply_few<format, 8>;
+      QuantizedRowsView tile = x;
+      tile.groups += first * x.row_stride;
+      if constexpr (is_per_channel(format)) tile.totals += first;
+      multiply(weights, p, tile, out + first * out_stride);
+    }
+  }
 }
 
 inline void multiply_int8(const PackedPanels& weights, const QuantizedRowsView& x, Index rows,
