@@ -87,14 +87,14 @@ void run(int argc, char** argv) {
         programs::load_model(kvick::GgufFile(options.draft_model), run));
     draft_model = *draft;
   }
-  kvick::EngineCore core(model, tokenizer,
-                         {.scheduler = {.max_batch_size = options.batch_size,
-                                        .max_seq_len = programs::context_size(options.run.context,
-                                                                              model.max_seq_len()),
-                                        .max_num_batched_tokens = options.step_tokens},
-                          .cache = {.element_type = options.run.cache_type()},
-                          .speculation = speculation(options),
-                          .draft_model = draft_model});
+  kvick::EngineOptions engine;
+  engine.scheduler.max_batch_size = options.batch_size;
+  engine.scheduler.max_seq_len = programs::context_size(options.run.context, model.max_seq_len());
+  engine.scheduler.max_num_batched_tokens = options.step_tokens;
+  engine.cache.element_type = options.run.cache_type();
+  engine.speculation = speculation(options);
+  engine.draft_model = draft_model;
+  kvick::EngineCore core(model, tokenizer, engine);
 
   // Texts of different lengths, so that they end at different steps.
   std::vector<kvick::GenerationHandle> handles;
