@@ -129,6 +129,12 @@ TEST(JinjaTemplate, KnowsTheStatements) {
 
 TEST(JinjaTemplate, KnowsFiltersTestsAndMethods) {
   expect_cases({
+      {"{{ 'xax' | trim('x') }} {{ {'a': [1]} == {'a': [1]} }} {{ {'a': 1} != {'a': 2} }} {{ {} == "
+       "{} }}",
+       "a True True True"},
+      {"{{ 100000.0 }} {{ 0.0001 }} {{ 0.00001 }} {{ 10000000000000000.0 }} {{ 2.5 }} {{ {3: 1} | "
+       "tojson }}",
+       "100000.0 0.0001 1e-05 1e+16 2.5 {\"3\": 1}"},
       {"{{ ' a ' | trim }}|{{ 'aB' | upper }}{{ 'aB' | lower }}{{ 'ab c' | title }}{{ 'aB' | "
        "capitalize "
        "}}",
@@ -186,41 +192,50 @@ TEST(JinjaTemplate, TellsMarkupFromMessagesWhateverIsDoneWithThem) {
 }
 
 TEST(JinjaTemplate, RefusesWhatItDoesNotKnow) {
-  for (const char* const source : {"{% include 'x' %}",
-                                   "{% import 'x' as y %}",
-                                   "{% raw %}{% endraw %}",
-                                   "{{ x | no_such }}",
-                                   "{{ 1 is no_such }}",
-                                   "{{ 'a'.no_such() }}",
-                                   "{{ no_such() }}",
-                                   "{{ [].no_such() }}",
-                                   "{{ {}.no_such() }}",
-                                   "{% for x in [1] recursive %}{% endfor %}",
-                                   "{{ 1 < 2 < 3 }}",
-                                   "{{ [1] }}",
-                                   "{{ {} }}",
-                                   "{{ 'a' + 1 }}",
-                                   "{{ 'a' < 1 }}",
-                                   "{{ none + 1 }}",
-                                   "{{ x.y }}",
-                                   "{{ x[0] }}",
-                                   "{% for x in none %}{% endfor %}",
-                                   "{{ 1 // 0 }}",
-                                   "{{ 1 % 0 }}",
-                                   "{{ 4294967296 * 4294967296 }}",
-                                   "{{ 99999999999999999999 }}",
-                                   "{{ strftime_now('%j') }}",
-                                   "{{ 'a'.split('') }}",
-                                   "{{ 'a'.replace('', 'b') }}",
-                                   "{{ [1, 2][::2] }}",
-                                   "{% set a, b = [1] %}",
-                                   "{% set x.y = 1 %}",
-                                   "{{ 'a' | tojson(separators=1) }}",
-                                   "{% macro f() %}{% endmacro %}{{ f(1) }}",
-                                   "{% macro f() %}{% endmacro %}{{ f(x=1) }}",
-                                   "{{ '\\u1234' }}",
-                                   "{{ range(1, 2, 0) }}",
-                                   "{{ '{0}'.format(1) }}"}) {
+  for (const char* const source :
+       {"{% include 'x' %}",
+        "{% import 'x' as y %}",
+        "{% raw %}{% endraw %}",
+        "{{ x | no_such }}",
+        "{{ 1 is no_such }}",
+        "{{ 'a'.no_such() }}",
+        "{{ no_such() }}",
+        "{{ [].no_such() }}",
+        "{{ {}.no_such() }}",
+        "{% for x in [1] recursive %}{% endfor %}",
+        "{{ 1 < 2 < 3 }}",
+        "{{ [1] }}",
+        "{{ {} }}",
+        "{{ 'a' + 1 }}",
+        "{{ 'a' < 1 }}",
+        "{{ none + 1 }}",
+        "{{ x.y }}",
+        "{{ x[0] }}",
+        "{% for x in none %}{% endfor %}",
+        "{{ 1 // 0 }}",
+        "{{ 1 % 0 }}",
+        "{{ 4294967296 * 4294967296 }}",
+        "{{ 99999999999999999999 }}",
+        "{{ strftime_now('%j') }}",
+        "{{ 'a'.split('') | length }}",
+        "{{ 'a'.replace('', 'b') }}",
+        "{{ [1, 2][::2] | length }}",
+        "{% set a, b = [1] %}",
+        "{% set x.y = 1 %}",
+        "{{ 'a' | tojson(separators=1) }}",
+        "{% macro f() %}{% endmacro %}{{ f(1) }}",
+        "{% macro f() %}{% endmacro %}{{ f(x=1) }}",
+        "{{ '\\u1234' }}",
+        "{{ range(1, 2, 0) | length }}",
+        "{{ '{0}'.format(1) }}",
+        "{{ 'aXX'.replace('X', 'y', 1) }}",
+        "{{ 'aba'.find('a', 1) }}",
+        "{{ 'ab'.startswith('b', 1) }}",
+        "{{ 'x' | int(5) }}",
+        "{{ 'a' | upper(1) }}",
+        "{{ {'a': 1} | dictsort(reverse=true) | length }}",
+        "{{ [{}] | map(attribute='a', default=1) | length }}",
+        "{% for x in [1] %}{% set t %}{% break %}{% endset %}{% endfor %}"}) {
     EXPECT_EQ(support::error_code([&] { run(source); }), ErrorCode::kUnsupported) << source;
   }
 }
@@ -273,6 +288,13 @@ std::string repeated(const std::string& text, int count) {
   return result;
 }
 
+/// Evaluates `last` after ns.v and ns.w took the values of two expressions many times.
+std::string doubled(const std::string& v, const std::string& w, const std::string& last,
+                    int times = 40) {
+  return "{% set ns = namespace(v=[1], w=[1]) %}{% for i in range(" + std::to_string(times) +
+         ") %}{% set ns.v = " + v + " %}{% set ns.w = " + w + " %}{% endfor %}{{ " + last + " }}";
+}
+
 TEST(JinjaTemplate, HostileTemplatesComeToAnEnd) {
   for (const std::string& source :
        {// Nested without end, in every way.
@@ -291,7 +313,8 @@ TEST(JinjaTemplate, HostileTemplatesComeToAnEnd) {
         std::string(
             "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
         std::string("{{ range(4000000000) | length }}"),
-        std::string("{{ range(-1, 0, 9999999999) }}"), std::string("{{ 'a' * 2000000000 }}"),
+        std::string("{{ range(-1, 0, 9999999999) | length }}"),
+        std::string("{{ 'a' * 2000000000 }}"),
         std::string(
             "{% set ns = namespace(s='aaaaaaaa') %}{% for a in range(99) %}{% set ns.s = ns.s + "
             "ns.s %}{% endfor %}"),
@@ -306,6 +329,18 @@ TEST(JinjaTemplate, HostileTemplatesComeToAnEnd) {
         std::string(
             "{% set l = [] %}{{ l.append(l) }}{% set m = [] %}{{ m.append(m) }}{{ l == m }}"),
         std::string("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns | tojson }}"),
+        // Few values that are many when they are followed.
+        doubled("[ns.v, ns.v]", "[ns.w, ns.w]", "ns.v == ns.w"),
+        doubled("{'a': ns.v, 'b': ns.v}", "{'a': ns.w, 'b': ns.w}", "ns.v == ns.w"),
+        doubled("[ns.v, ns.v]", "1", "ns.v | tojson | length"),
+        doubled("[ns.v, ns.v]", "ns.w", "[ns.v] | map('tojson') | list | length"),
+        // Long texts that are read again and again, or searched for long ones.
+        doubled("',' if ns.v is not string else ns.v + ns.v", "1", "ns.v.split(',') | length", 24),
+        doubled("'a' if ns.v is not string else ns.v + ns.v",
+                "'a' if ns.w is not string else ns.w + ns.w",
+                "(ns.v + 'b' + ns.v) in (ns.v + ns.w)", 20),
+        doubled("'a' if ns.v is not string else ns.v + ns.v", "1",
+                "1 }}{% for a in range(1000000) %}{{ ns.v | length }}{% endfor %}{{ 1", 24),
         std::string("{% set l = ['a'] %}{{ l.append(l) }}{{ 'b'.startswith(l) }}"),
         std::string(2 << 20, 'a')}) {
     EXPECT_EQ(support::error_code([&] { run(source); }), ErrorCode::kUnsupported)

@@ -15,7 +15,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "kvick/core/error.hpp"
 #include "kvick/text/impl/jinja_text_methods.hpp"
@@ -43,6 +42,7 @@ inline Value dict_items(Arena& arena, const Dict& dict) {
 
 inline Value call_dict_method(Arena& arena, Dict& dict, std::string_view name,
                               const Arguments& arguments) {
+  arguments.at_most(name == "get" ? 2 : 0);
   if (name == "items") return dict_items(arena, dict);
   if (name == "keys" || name == "values") {
     List list;
@@ -62,11 +62,13 @@ inline Value call_dict_method(Arena& arena, Dict& dict, std::string_view name,
 inline Value call_list_method(Arena& arena, List& list, std::string_view name,
                               const Arguments& arguments) {
   if (name == "append") {
+    arguments.at_most(1);
     arena.count_item();
     list.push_back(arguments.get(0, "item"));
     return {None()};
   }
-  if (name == "pop" && arguments.values.empty() && !list.empty()) {
+  if (name == "pop" && !list.empty()) {
+    arguments.at_most(0);
     const Value last = list.back();
     list.pop_back();
     return last;
@@ -76,6 +78,7 @@ inline Value call_list_method(Arena& arena, List& list, std::string_view name,
 
 inline Value call_method(Arena& arena, const Value& value, std::string_view name,
                          const Arguments& arguments) {
+  arena.count_reading(value);
   if (value.is_text()) return call_text_method(arena, value.text(), name, arguments);
   if (value.is<List*>()) return call_list_method(arena, *value.as<List*>(), name, arguments);
   if (value.is<Dict*>()) return call_dict_method(arena, *value.as<Dict*>(), name, arguments);
@@ -84,6 +87,7 @@ inline Value call_method(Arena& arena, const Value& value, std::string_view name
 
 /// What a loop over `value` visits.
 inline List elements(Arena& arena, const Value& value) {
+  arena.count_reading(value);
   if (value.is<List*>()) return *value.as<List*>();
   List list;
   if (value.is<Dict*>()) {
@@ -119,8 +123,9 @@ inline Value attribute(const Value& value, std::string_view name) {
   return {};
 }
 
-inline bool contains(const Value& container, const Value& member) {
+inline bool contains(Arena& arena, const Value& container, const Value& member) {
   if (container.is_text()) {
+    arena.count_search(container.text(), text_of(member));
     return container.text().bytes.find(text_of(member).bytes) != std::string::npos;
   }
   if (container.is<Dict*>()) return container.as<Dict*>()->find(key_of(member)) != nullptr;
@@ -128,7 +133,7 @@ inline bool contains(const Value& container, const Value& member) {
   if (!container.is<List*>()) fail(concat("a ", type_name(container), " contains nothing"));
   const List& list = *container.as<List*>();
   return std::any_of(list.begin(), list.end(),
-                     [&](const Value& one) { return are_equal(one, member); });
+                     [&](const Value& one) { return are_equal(arena, one, member); });
 }
 
 /// -1, 0 or 1.
@@ -145,7 +150,9 @@ inline int compare(const Value& a, const Value& b) {
 
 // ---- Tests ----
 
-inline bool apply_test(std::string_view name, const Value& value, const Arguments& arguments) {
+inline bool apply_test(Arena& arena, std::string_view name, const Value& value,
+                       const Arguments& arguments) {
+  arguments.at_most(1);
   if (name == "defined") return !value.is<Undefined>();
   if (name == "undefined") return value.is<Undefined>();
   if (name == "none") return value.is<None>();
@@ -164,9 +171,9 @@ inline bool apply_test(std::string_view name, const Value& value, const Argument
   if (name == "callable") return value.is<const Statement*>() || value.is<Function>();
   if (name == "odd") return value.is_integer() && value.integer() % 2 != 0;
   if (name == "even") return value.is_integer() && value.integer() % 2 == 0;
-  if (name == "equalto" || name == "eq") return are_equal(value, arguments.get(0, "other"));
-  if (name == "ne") return !are_equal(value, arguments.get(0, "other"));
-  if (name == "in") return contains(arguments.get(0, "seq"), value);
+  if (name == "equalto" || name == "eq") return are_equal(arena, value, arguments.get(0, "other"));
+  if (name == "ne") return !are_equal(arena, value, arguments.get(0, "other"));
+  if (name == "in") return contains(arena, arguments.get(0, "seq"), value);
   if (name == "divisibleby") {
     const Value& number = arguments.get(0, "num");
     return value.is_integer() && number.is_integer() && number.integer() > 0 &&
@@ -192,9 +199,10 @@ inline Value select(Arena& arena, std::string_view name, const Value& value,
   for (const Value& one : elements(arena, value)) {
     const Value tested =
         is_attribute ? attribute(one, text_of(arguments.get(0, "attribute")).bytes) : one;
-    const bool passes = arguments.values.size() > first
-                            ? apply_test(text_of(arguments.values[first]).bytes, tested, rest)
-                            : is_true(tested);
+    const bool passes =
+        arguments.values.size() > first
+            ? apply_test(arena, text_of(arguments.values[first]).bytes, tested, rest)
+            : is_true(tested);
     if (passes == keeps) kept.push_back(one);
   }
   return arena.make(std::move(kept));
@@ -223,15 +231,29 @@ inline Value to_json(Arena& arena, const Value& value, const Arguments& argument
   const Value* const indent = arguments.find(0, "indent");
   const bool is_indented = indent != nullptr && indent->is_integer() && indent->integer() >= 0;
   Text json;
-  append_json(value,
+  append_json(arena, value,
               is_indented ? static_cast<int>(std::min<std::int64_t>(indent->integer(), 16)) : -1,
               json);
   return arena.make(std::move(json));
 }
 
+/// How many arguments a filter may have.
+inline std::size_t most_arguments(std::string_view filter) {
+  constexpr std::pair<std::string_view, std::size_t> kKnown[] = {
+      {"trim", 1}, {"default", 2},    {"d", 2},          {"tojson", 2}, {"replace", 2}, {"join", 1},
+      {"map", 1},  {"selectattr", 3}, {"rejectattr", 3}, {"select", 2}, {"reject", 2},
+  };
+  for (const auto& [name, count] : kKnown) {
+    if (name == filter) return count;
+  }
+  return 0;
+}
+
 inline Value apply_filter(Arena& arena, std::string_view name, const Value& value,
                           const Arguments& arguments) {
-  if (name == "trim") return arena.make(strip(to_text(value), kSpaces, true, true));
+  arena.count_reading(value);
+  arguments.at_most(most_arguments(name));
+  if (name == "trim") return call_text_method(arena, to_text(value), "strip", arguments);
   if (name == "length" || name == "count") return {length(value)};
   if (name == "string" || name == "safe") return arena.make(to_text(value));
   if (name == "default" || name == "d") {
@@ -343,6 +365,7 @@ inline Value range(Arena& arena, const Arguments& arguments) {
 
 inline Value call_function(Arena& arena, std::string_view name, const Arguments& arguments) {
   if (name == "range") return range(arena, arguments);
+  if (name == "raise_exception" || name == "strftime_now") arguments.at_most(1);
   if (name == "raise_exception") {
     throw Error(ErrorCode::kArgument, "ChatTemplate",
                 concat("the template refuses these messages: ",
@@ -351,6 +374,7 @@ inline Value call_function(Arena& arena, std::string_view name, const Arguments&
   if (name == "strftime_now") return formatted_date(arena, text_of(arguments.get(0, "format")));
   Dict dict;
   if (!arguments.values.empty()) {
+    if (arguments.values.size() > 1) fail("a dictionary must be made of at most one other");
     if (!arguments.values[0].is<Dict*>()) fail("expected a dictionary");
     dict = *arguments.values[0].as<Dict*>();
   }

@@ -154,7 +154,8 @@ class Interpreter {
 
   Text printed_by(const Block& block) {
     Text outer = std::exchange(output_, {});
-    run_block(block);
+    if (run_block(block) != Flow::kNext)
+      fail("a loop must not be left from within a block of text");
     return std::exchange(output_, std::move(outer));
   }
 
@@ -223,6 +224,12 @@ class Interpreter {
 
   Value evaluate(const Expression& expression) {
     const Step step(*this);
+    const Value value = compute(expression);
+    arena_.count_reading(value);
+    return value;
+  }
+
+  Value compute(const Expression& expression) {
     const auto operand = [&](std::size_t i) { return evaluate(*expression.operands[i]); };
     switch (expression.kind) {
       case Kind::kText: return arena_.text(expression.text);
@@ -240,7 +247,8 @@ class Interpreter {
       case Kind::kCall: return call(expression);
       case Kind::kFilter:
         return apply_filter(arena_, expression.text, operand(0), arguments(expression));
-      case Kind::kTest: return {apply_test(expression.text, operand(0), arguments(expression))};
+      case Kind::kTest:
+        return {apply_test(arena_, expression.text, operand(0), arguments(expression))};
       case Kind::kNot: return {!is_true(operand(0))};
       case Kind::kNegative: return negative(operand(0));
       case Kind::kAnd: {
@@ -269,6 +277,10 @@ class Interpreter {
     Dict dict;
     for (std::size_t i = 0; i < expression.operands.size(); i += 2) {
       const Value key = evaluate(*expression.operands[i]);
+      // Keys would come back as the template's own text.
+      if (key.is_text() && key.text().is_data.find('\1') != std::string::npos) {
+        fail("what messages say must not be a key");
+      }
       dict.set(key_of(key), evaluate(*expression.operands[i + 1]));
     }
     return arena_.make(std::move(dict));

@@ -46,9 +46,9 @@ inline Value calculate(std::string_view op, std::int64_t a, std::int64_t b) {
 }
 
 inline Value binary(Arena& arena, std::string_view op, const Value& a, const Value& b) {
-  if (op == "==") return {are_equal(a, b)};
-  if (op == "!=") return {!are_equal(a, b)};
-  if (op == "in") return {contains(b, a)};
+  if (op == "==") return {are_equal(arena, a, b)};
+  if (op == "!=") return {!are_equal(arena, a, b)};
+  if (op == "in") return {contains(arena, b, a)};
   if (op == "<") return {compare(a, b) < 0};
   if (op == "<=") return {compare(a, b) <= 0};
   if (op == ">") return {compare(a, b) > 0};

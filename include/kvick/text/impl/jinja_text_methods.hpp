@@ -32,6 +32,11 @@ struct Arguments {
     }
     return nullptr;
   }
+  /// What is not understood is refused, never skipped.
+  void at_most(std::size_t count) const {
+    const std::size_t given = values.size() + named.size();
+    if (given > count) fail(concat("a call must have at most ", count, " arguments, got ", given));
+  }
   const Value& get(std::size_t place, std::string_view name) const {
     const Value* const value = find(place, name);
     if (value == nullptr) fail(concat("a call must have an argument ", name, ", got none"));
@@ -62,9 +67,11 @@ inline Value split(Arena& arena, const Text& text, const Arguments& arguments) {
   const bool by_spaces = separator == nullptr || separator->is<None>();
   const std::string by = by_spaces ? " " : text_of(*separator).bytes;
   if (by.empty()) fail("split must have a separator, got an empty one");
+  arena.count_search(text, Text(by, false));
   List parts;
   std::size_t begin = 0;
   for (;;) {
+    arena.count_item();
     if (by_spaces) begin = std::min(text.bytes.find_first_not_of(kSpaces, begin), text.size());
     if (by_spaces && begin == text.size()) break;
     const bool is_last = max_splits >= 0 && static_cast<std::int64_t>(parts.size()) >= max_splits;
@@ -80,6 +87,7 @@ inline Value split(Arena& arena, const Text& text, const Arguments& arguments) {
 
 inline Text replace(Arena& arena, const Text& text, const Text& from, const Text& to) {
   if (from.size() == 0) fail("replace must have a text to look for, got an empty one");
+  arena.count_search(text, from);
   Text result;
   for (std::size_t begin = 0;;) {
     const std::size_t at = text.bytes.find(from.bytes, begin);
@@ -128,8 +136,9 @@ inline Text join(Arena& arena, const List& list, const Text& separator) {
 }
 
 /// Whether `text` begins or ends with `part`, or with one of several.
-inline bool has_affix(const Text& text, const Value& part, bool at_begin) {
+inline bool has_affix(Arena& arena, const Text& text, const Value& part, bool at_begin) {
   const auto has = [&](const Value& one) {
+    arena.count_reading(one);
     const std::string& affix = text_of(one).bytes;
     return at_begin ? text.bytes.starts_with(affix) : text.bytes.ends_with(affix);
   };
@@ -161,12 +170,20 @@ inline Value call_text_method(Arena& arena, const Text& text, std::string_view n
     return arena.make(strip(text, is_given ? std::string_view(text_of(*characters).bytes) : kSpaces,
                             at_begin, at_end));
   };
+  if (name == "format") {
+    if (!arguments.named.empty()) fail("format must have no named arguments");
+    return arena.make(format(text, arguments));
+  }
+  const bool takes_two = name == "split" || name == "replace";
+  const bool takes_none =
+      name == "upper" || name == "lower" || name == "title" || name == "capitalize";
+  arguments.at_most(takes_two ? 2 : takes_none ? 0 : 1);
   if (name == "strip") return stripped(true, true);
   if (name == "lstrip") return stripped(true, false);
   if (name == "rstrip") return stripped(false, true);
   if (name == "split") return split(arena, text, arguments);
-  if (name == "startswith") return {has_affix(text, arguments.get(0, "prefix"), true)};
-  if (name == "endswith") return {has_affix(text, arguments.get(0, "suffix"), false)};
+  if (name == "startswith") return {has_affix(arena, text, arguments.get(0, "prefix"), true)};
+  if (name == "endswith") return {has_affix(arena, text, arguments.get(0, "suffix"), false)};
   if (name == "replace") {
     return arena.make(
         replace(arena, text, text_of(arguments.get(0, "old")), text_of(arguments.get(1, "new"))));
@@ -180,9 +197,10 @@ inline Value call_text_method(Arena& arena, const Text& text, std::string_view n
     if (!list.is<List*>()) fail(concat("join must have a list, got a ", type_name(list)));
     return arena.make(join(arena, *list.as<List*>(), text));
   }
-  if (name == "format") return arena.make(format(text, arguments));
   if (name == "find") {
-    const std::size_t at = text.bytes.find(text_of(arguments.get(0, "sub")).bytes);
+    const Text& part = text_of(arguments.get(0, "sub"));
+    arena.count_search(text, part);
+    const std::size_t at = text.bytes.find(part.bytes);
     if (at == std::string::npos) return {std::int64_t{-1}};
     const auto before = character_offsets(text.slice(0, at)).size() - 1;
     return {static_cast<std::int64_t>(before)};

@@ -140,6 +140,18 @@ class Arena {
     return {&dicts_.emplace_back(std::move(dict))};
   }
   Value text(std::string_view text, bool from_data = false) { return make(Text(text, from_data)); }
+  /// For an operation that reads all of `value`, if not what is in its elements.
+  void count_reading(const Value& value) {
+    std::size_t size = 0;
+    if (value.is_text()) size = value.text().size();
+    if (value.is<List*>()) size = value.as<List*>()->size();
+    if (value.is<Dict*>()) size = value.as<Dict*>()->items.size();
+    count_steps(1 + size / 64);
+  }
+  /// For a search, which may compare almost all of `part` at every place of `text`.
+  void count_search(const Text& text, const Text& part) {
+    count_steps((1 + text.size() / 64) * (1 + part.size() / 16));
+  }
   /// For what lists and dictionaries grow by later.
   void count_item() { spend(sizeof(std::pair<std::string, Value>), num_bytes_); }
 
@@ -178,8 +190,9 @@ inline bool is_true(const Value& value) {
 
 constexpr int kMaxNesting = 64;  // of values within values
 
-inline bool are_equal(const Value& a, const Value& b, int depth = 0) {
+inline bool are_equal(Arena& arena, const Value& a, const Value& b, int depth = 0) {
   if (depth > kMaxNesting) fail("values must not be nested so deeply");
+  arena.count_reading(a);
   if (a.is_number() && b.is_number()) {
     if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
     return a.number() == b.number();
@@ -191,11 +204,21 @@ inline bool are_equal(const Value& a, const Value& b, int depth = 0) {
     const List& right = *b.as<List*>();
     if (left.size() != right.size()) return false;
     for (std::size_t i = 0; i < left.size(); ++i) {
-      if (!are_equal(left[i], right[i], depth + 1)) return false;
+      if (!are_equal(arena, left[i], right[i], depth + 1)) return false;
     }
     return true;
   }
-  if (a.is<Dict*>()) return a.as<Dict*>() == b.as<Dict*>();
+  if (a.is<Dict*>()) {
+    const Dict& left = *a.as<Dict*>();
+    Dict& right = *b.as<Dict*>();
+    if (left.items.size() != right.items.size()) return false;
+    for (const auto& [key, value] : left.items) {
+      arena.count_steps(right.items.size());  // which find() looks through
+      const Value* const other = right.find(key);
+      if (other == nullptr || !are_equal(arena, value, *other, depth + 1)) return false;
+    }
+    return true;
+  }
   return a.is<Undefined>() || a.is<None>();
 }
 
@@ -204,7 +227,11 @@ inline std::string number_text(const Value& value) {
   if (value.is<std::int64_t>()) return std::to_string(value.as<std::int64_t>());
   char buffer[64];
   const double number = value.as<double>();
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number).ptr;
+  // As Python chooses.
+  const double size = std::abs(number);
+  const bool is_usual = size == 0 || (size >= 1e-4 && size < 1e16) || !std::isfinite(number);
+  const auto format = is_usual ? std::chars_format::fixed : std::chars_format::scientific;
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number, format).ptr;
   std::string text(buffer, end);
   if (std::isfinite(number) && text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
@@ -219,7 +246,8 @@ inline Text to_text(const Value& value) {
   fail(concat("text must be made of text and numbers, got a ", type_name(value)));
 }
 
-inline void append_json_string(const Text& text, Text& json) {
+inline void append_json_string(Arena& arena, const Text& text, Text& json) {
+  arena.count_steps(1 + text.size());
   json += Text("\"", false);
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text.bytes[i];
@@ -240,9 +268,12 @@ inline void append_json_string(const Text& text, Text& json) {
 }
 
 /// As Python's json.dumps(ensure_ascii=False) writes it; a negative `indent` means one line.
-inline void append_json(const Value& value, int indent, Text& json, int depth = 0) {
+inline void append_json(Arena& arena, const Value& value, int indent, Text& json, int depth = 0) {
   if (depth > kMaxNesting) fail("values must not be nested so deeply");
-  const auto add = [&](std::string_view text) { json += Text(text, false); };
+  const auto add = [&](std::string_view text) {
+    arena.count_steps(1 + text.size());
+    json += Text(text, false);
+  };
   const auto new_line = [&](int level) {
     if (indent < 0) return;
     add("\n" +
@@ -251,7 +282,7 @@ inline void append_json(const Value& value, int indent, Text& json, int depth = 
   if (value.is<None>()) return add("null");
   if (value.is<bool>()) return add(value.as<bool>() ? "true" : "false");
   if (value.is_number()) return add(number_text(value));
-  if (value.is_text()) return append_json_string(value.text(), json);
+  if (value.is_text()) return append_json_string(arena, value.text(), json);
   const std::string_view comma = indent < 0 ? ", " : ",";
   if (value.is<List*>()) {
     const List& list = *value.as<List*>();
@@ -259,7 +290,7 @@ inline void append_json(const Value& value, int indent, Text& json, int depth = 
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (i > 0) add(comma);
       new_line(depth + 1);
-      append_json(list[i], indent, json, depth + 1);
+      append_json(arena, list[i], indent, json, depth + 1);
     }
     if (!list.empty()) new_line(depth);
     return add("]");
@@ -270,9 +301,10 @@ inline void append_json(const Value& value, int indent, Text& json, int depth = 
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0) add(comma);
     new_line(depth + 1);
-    append_json_string(Text(items[i].first, false), json);
+    const std::string_view key = items[i].first;
+    append_json_string(arena, Text(key.substr(key.starts_with('\xFF') ? 1 : 0), false), json);
     add(": ");
-    append_json(items[i].second, indent, json, depth + 1);
+    append_json(arena, items[i].second, indent, json, depth + 1);
   }
   if (!items.empty()) new_line(depth);
   add("}");
