@@ -129,8 +129,9 @@ TEST(DraftModel, RefusesAnotherVocabulary) {
 
 // ---- Real models
 
-Transformer tiny(std::optional<TensorType> converted = {}) {
-  return Transformer(TinyModel({.vocab_size = 90}).file(), {.threads = 2, .weights = converted});
+Transformer tiny(std::optional<TensorType> converted = {}, AttentionWindow window = {}) {
+  return Transformer(TinyModel({.vocab_size = 90}).file(),
+                     {.threads = 2, .weights = converted, .window = window});
 }
 
 struct OtherPieces {
@@ -216,6 +217,37 @@ TEST(SpeculativeTransformer, GivesTheTokensAndKeysAndValuesOfPlainDecoding) {
     expect_as_plain(model, plain_paged, paged, draft, prompt, options);
   }
   EXPECT_GT(num_accepted, 100);
+}
+
+/// A rejection across the border of a block needs what the window has left behind.
+TEST(SpeculativeTransformer, DraftsOfModelsWithAWindowMayBeRejected) {
+  const AttentionWindow window{.size = 8};
+  Transformer model = tiny({}, window), four_bits = tiny(TensorType::kQ4_0, window);
+  DraftModel draft(four_bits, model, {.max_seq_len = 160, .block_tokens = 16});
+  for (unsigned i = 0; i < 8; ++i) {
+    SCOPED_TRACE(::testing::Message() << "prompt " << i);
+    const Tokens prompt = support::random_tokens(static_cast<int>(20 + i), 90, i);
+    const SpeculativeOptions options{.max_new_tokens = 90, .draft_tokens = 16, .adapts = false};
+    const auto result = speculative_decode(draft, model, prompt, options);
+    EXPECT_EQ(result.tokens, speculative_decode(NoDraft{}, model, prompt, options).tokens);
+    EXPECT_LT(result.stats.num_accepted, result.stats.num_drafted);
+  }
+}
+
+TEST(SpeculativeTransformer, ATextOfAModelWithAWindowMayBeTakenBack) {
+  Transformer model = tiny({}, {.size = 8});
+  const SpeculativeOptions options{.max_new_tokens = 40};
+  auto cache = model.make_cache({.max_seq_len = 160, .block_tokens = 16});
+  NoDraft none;
+  SpeculativeDecoder decoder(model, cache, none, options);
+  const Tokens prompt = support::random_tokens(50, 90, 1);
+  decoder.append(prompt);
+  while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+  const Tokens first = decoder.tokens();
+  decoder.truncate(prompt.size());
+  decoder.append({});
+  while (decoder.end() == SpeculativeEnd::kNone) decoder.step();
+  EXPECT_EQ(decoder.tokens(), first);
 }
 
 /// The models that come with the sources.

@@ -131,11 +131,9 @@ typename Engine<Model>::Owned Engine<Model>::load(const std::filesystem::path& p
   };
   Owned owned{.model = model_of(path, options.threads), .draft = nullptr};
   if (options.draft_path.empty()) return owned;
-  // So small a model gains nothing by threads, which would be in the large one's way.
-  constexpr std::uintmax_t kOneThreadBytes = 16 << 20;
-  std::error_code ignored;
-  const bool is_small = std::filesystem::file_size(options.draft_path, ignored) < kOneThreadBytes;
-  owned.draft = model_of(options.draft_path, is_small ? 1 : options.threads);
+  std::error_code ignored;  // who cannot be opened is refused below
+  const std::uintmax_t size = std::filesystem::file_size(options.draft_path, ignored);
+  owned.draft = model_of(options.draft_path, draft_threads(size, options.threads));
   return owned;
 }
 

@@ -99,7 +99,7 @@ class EngineCore {
  private:
   using Run = detail::SampleRun;
 
-  double now_ms() const;
+  double now_ms() const { return scheduler_.now_ms(); }
   std::vector<TokenId> prompt_tokens(const Prompt& prompt) const;
   void check_tokens(const GenerateOptions& options) const;
   std::vector<TokenId> end_tokens(const GenerateOptions& options) const;
@@ -121,7 +121,6 @@ class EngineCore {
 
   Model& model_;
   std::optional<Tokenizer> tokenizer_;
-  SchedulerOptions limits_;  // of the queue, and the clock
   SpeculationOptions speculation_;
   Cache cache_;
   Scheduler<Cache> scheduler_;

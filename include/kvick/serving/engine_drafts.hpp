@@ -134,7 +134,6 @@ void EngineDrafts::propose(Scheduler& scheduler) {
     entry.draft.clear();
     entry.draft_ms = 0;
     entry.is_measure = true;
-    if (scheduler.is_done(id)) continue;
     const int count = std::min({num_wanted(entry), scheduler.num_useful_drafts(id), left});
     if (count <= 0) continue;
     const std::size_t num_jobs = jobs_.size();

@@ -23,8 +23,7 @@ struct EngineOptions {
   SchedulerOptions scheduler = {};
 
   /// The cache; num_sequences is the scheduler's max_batch_size. A max_seq_len of 0 is the
-  /// scheduler's, and if that is 0 too, the model's, but at most 4,096. A model that can make paged
-  /// caches makes one.
+  /// scheduler's, and if that is 0 too, the model's, but at most 4,096.
   CacheOptions cache = {};
 
   /// How tokens are drafted of requests that do not say so themselves.

@@ -179,17 +179,7 @@ void ModelDrafter<Model>::follow(Lane& lane, std::span<const TokenId> tokens) {
       std::mismatch(lane.text.begin(), lane.text.end(), tokens.begin(), tokens.end());
   const auto num_same = static_cast<int>(differs.second - tokens.begin());
   const int num_kept = std::min(num_same, static_cast<int>(tokens.size()) - 1);
-  if (cache_.length(lane.slot) > num_kept) {
-    bool can_truncate = true;
-    if constexpr (ForkRoom<typename Model::Cache>) {
-      can_truncate = cache_.can_truncate(lane.slot, num_kept);
-    }
-    if (can_truncate) {
-      cache_.truncate(lane.slot, num_kept);
-    } else {
-      cache_.release(lane.slot);
-    }
-  }
+  if (cache_.length(lane.slot) > num_kept) truncate_or_release(cache_, lane.slot, num_kept);
   lane.text.erase(differs.first, lane.text.end());
   lane.text.insert(lane.text.end(), differs.second, tokens.end());
 }

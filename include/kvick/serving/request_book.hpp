@@ -7,7 +7,7 @@
 //           costs nothing. Equal priorities are served first come, first served.
 // Samples   Of several continuations of a prompt one computes it; the others are held back until it
 //           has, or until it has ended, when the next takes its place.
-// Threads   One at a time. Only add(), wait_again() and take_finished() allocate.
+// Threads   One at a time. Nothing allocates per token.
 // Layer     serving: may include core, cache, model.
 #pragma once
 
@@ -57,6 +57,10 @@ struct RequestState {
 
   int num_known() const noexcept { return progress.num_prompt_tokens + progress.num_output_tokens; }
   int num_left() const noexcept { return num_known() - num_computed; }
+  /// The last token that may come is never a draft's successor.
+  int num_useful_drafts() const noexcept {
+    return request.max_new_tokens - progress.num_output_tokens - 1;
+  }
   bool is_in_step() const noexcept { return num_granted > 0; }
   int sample() const noexcept { return static_cast<int>(id - first_sample); }
 };

@@ -22,7 +22,8 @@
 //           what remains, in order.
 // Admission In order, as slots and room allow, with room for the whole prompt. One that does not
 //           fit stops those behind it. A block for each running request that may still need one,
-//           and the watermark, stay free, but never more than what those running may still need.
+//           and the watermark, stay free, but never more than what those running may still need
+//           (windows left aside).
 // Preemption A request that decodes and finds no room takes it from the last in order, which waits
 //           again and is later computed anew from all its tokens: its output goes on. Alone and
 //           without room a request ends with kLength. To swap instead, export the sequence (see
@@ -116,7 +117,10 @@ class Scheduler {
   bool cancel(RequestId id) { return finish(id, FinishReason::kCancelled); }
 
   bool is_done() const noexcept { return book_.is_idle(); }
-  bool is_done(RequestId id) const { return !is_live(id) || at(id)->reason.has_value(); }
+  bool is_done(RequestId id) const {
+    const State* const state = book_.find(id, "Scheduler");
+    return state == nullptr || state->reason.has_value();
+  }
   /// None while the request goes on, or after take_finished().
   std::optional<FinishReason> finish_reason(RequestId id) const;
 
@@ -131,6 +135,8 @@ class Scheduler {
   std::vector<RequestOutput> take_finished() { return book_.take_finished(); }
 
   SchedulerStatistics statistics() const noexcept;
+  /// By the options' clock, or a steady one.
+  double now_ms() const;
   /// What steps cost, learnt between schedule() and complete() if there is a max_step_ms.
   const StepCost& step_cost() const noexcept { return cost_model_.cost(); }
 
@@ -143,8 +149,6 @@ class Scheduler {
     double ms = 0;
   };
 
-  double now_ms() const;
-  bool is_live(RequestId id) const { return book_.find(id, "Scheduler") != nullptr; }
   const State* at(RequestId id) const;
   bool is_timed() const noexcept { return options_.max_step_ms > 0; }
 

@@ -34,7 +34,7 @@ struct SchedulerOptions {
   /// Waiting that a step up in priority is worth.
   double ageing_ms = 1000.0;
   /// Share of all blocks that stays free when a request is admitted beside others, beyond a block
-  /// for each that runs. In [0, 1).
+  /// for each that may still need one; never more than those may still need. In [0, 1).
   double watermark = 0.01;
 
   int max_waiting_requests = std::numeric_limits<int>::max();

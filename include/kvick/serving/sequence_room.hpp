@@ -8,10 +8,9 @@
 #pragma once
 
 #include <concepts>
-#include <limits>
+#include <cstddef>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "kvick/cache/block_types.hpp"
@@ -107,15 +106,6 @@ class RoomSlots {
   Room& room() noexcept { return room_; }
   const Room& room() const noexcept { return room_; }
   bool empty() const noexcept { return free_.empty(); }
-
-  /// What a sequence of `tokens` tokens may hold without any other.
-  bool fits_alone(int num_tokens) const {
-    if constexpr (BlockRoom<Room>) {
-      return room_.num_blocks_for(num_tokens) <= room_.num_blocks();
-    } else {
-      return num_tokens <= room_.max_seq_len();
-    }
-  }
 
   /// A sequence another one may begin with: the first `num_tokens` of those in `slot`.
   struct Source {

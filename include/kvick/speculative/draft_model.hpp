@@ -78,6 +78,12 @@ DraftModel(Model&, const Target&) -> DraftModel<Model>;
 template <class Model, class Target>
 DraftModel(Model&, const Target&, const CacheOptions&) -> DraftModel<Model>;
 
+/// The threads that a draft model of so many bytes should have beside a model with `num_threads`:
+/// a small one gains nothing by more than one, which would be in the large one's way.
+constexpr int draft_threads(std::uintmax_t num_bytes, int num_threads) noexcept {
+  return num_bytes < (std::uintmax_t{16} << 20) ? 1 : num_threads;
+}
+
 // ---- Implementation: nothing below is API ----
 
 template <class Small, class Target>
@@ -135,7 +141,7 @@ void DraftModel<Model>::follow(std::span<const TokenId> tokens) {
   // Of a text that is cached as a whole, the last token is evaluated again: its logits are gone.
   const auto num_kept = std::min<std::ptrdiff_t>(
       {cache_.length(0), num_same, static_cast<std::ptrdiff_t>(tokens.size()) - 1});
-  cache_.truncate(0, static_cast<int>(num_kept));
+  truncate_or_release(cache_, 0, static_cast<int>(num_kept));
   text_.erase(own, text_.end());
   text_.insert(text_.end(), other, tokens.end());
 }

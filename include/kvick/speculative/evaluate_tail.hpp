@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The forward passes that bring a sequence's cache up to a text.
+// The forward passes that bring a sequence's cache up to a text, and the way back.
 //
 // Layer     speculative: may include core, model.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "kvick/core/error.hpp"
 #include "kvick/core/matrix.hpp"
@@ -22,6 +24,11 @@ namespace kvick::inline v0_1 {
 template <class Model, SequenceCache Cache>
 [[nodiscard]] bool evaluate_tail(Model& model, Cache& cache, int sequence,
                                  std::span<const TokenId> tokens, MatrixRef logits, Batch& batch);
+
+/// Back to `length` tokens, at most those cached; to none where an attention window has left behind
+/// what they need. evaluate_tail() computes what is then missing.
+template <SequenceCache Cache>
+void truncate_or_release(Cache& cache, int sequence, int length);
 
 // ---- Implementation: nothing below is API ----
 
@@ -52,6 +59,19 @@ bool evaluate_tail(Model& model, Cache& cache, int sequence, std::span<const Tok
     cache.commit(sequence, chunk);
     rest = rest.subspan(chunk.size());
   }
+}
+
+template <SequenceCache Cache>
+void truncate_or_release(Cache& cache, int sequence, int length) {
+  if constexpr (requires {
+                  { std::as_const(cache).can_truncate(sequence, length) } -> std::same_as<bool>;
+                }) {
+    if (!cache.can_truncate(sequence, length)) {
+      cache.truncate(sequence, 0);
+      return;
+    }
+  }
+  cache.truncate(sequence, length);
 }
 
 }  // namespace kvick::inline v0_1

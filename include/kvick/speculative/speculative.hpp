@@ -217,7 +217,7 @@ void SpeculativeDecoder<Model, Cache, Source>::truncate(std::size_t num_tokens) 
   detail::require(num_tokens <= text_.size(), ErrorCode::kArgument, "SpeculativeDecoder::truncate",
                   "num_tokens must be in [0, ", text_.size(), "], got ", num_tokens);
   if (static_cast<std::size_t>(cache_.length(sequence_)) > num_tokens) {
-    cache_.truncate(sequence_, static_cast<int>(num_tokens));
+    truncate_or_release(cache_, sequence_, static_cast<int>(num_tokens));
   }
   text_.resize(num_tokens);
   is_prefilled_ = false;
@@ -310,7 +310,7 @@ template <class Model, SequenceCache Cache, DraftSource Source>
 bool SpeculativeDecoder<Model, Cache, Source>::evaluate() {
   const std::size_t size = text_.size();
   if (static_cast<std::size_t>(cache_.length(sequence_)) == size) {  // its logits are gone
-    cache_.truncate(sequence_, static_cast<int>(size) - 1);
+    truncate_or_release(cache_, sequence_, static_cast<int>(size) - 1);
   }
   const auto restore = [&] { text_.resize(size); };
   for (;;) {

@@ -40,7 +40,6 @@ class SpeculativeSampler {
                               SpeculationMode mode = SpeculationMode::kSeedExact)
       : sampler_(options), mode_(mode) {}
 
-  SpeculationMode mode() const noexcept { return mode_; }
   Sampler& sampler() noexcept { return sampler_; }
   const SamplingOptions& options() const noexcept { return sampler_.options(); }
 

@@ -24,16 +24,15 @@ EngineCore<Model>::EngineCore(Model& model, std::optional<Tokenizer> tokenizer,
                               const EngineOptions& options)
     : model_(model),
       tokenizer_(std::move(tokenizer)),
-      limits_(options.scheduler),
       speculation_(options.speculation),
       cache_(std::as_const(model).make_cache(
           detail::serving_cache_options(std::as_const(model), options))),
       scheduler_(scheduler_options(options, model), cache_),
       drafts_({.vocab_size = model.vocab_size(),
-               .max_step_tokens = limits_.max_num_batched_tokens,
+               .max_step_tokens = options.scheduler.max_num_batched_tokens,
                .clock_ms = [this] { return now_ms(); }},
               make_drafter(options)),
-      intake_(limits_.max_waiting_requests, limits_.max_waiting_tokens),
+      intake_(options.scheduler.max_waiting_requests, options.scheduler.max_waiting_tokens),
       start_ms_(now_ms()) {
   detail::require(!tokenizer_ || tokenizer_->vocab_size() <= model.vocab_size(),
                   ErrorCode::kArgument, "EngineCore",
@@ -60,14 +59,6 @@ template <LanguageModel Model>
 EngineCore<Model>::~EngineCore() {
   intake_.close();
   end_all(FinishReason::kCancelled);
-}
-
-template <LanguageModel Model>
-double EngineCore<Model>::now_ms() const {
-  if (limits_.clock_ms) return limits_.clock_ms();
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
 }
 
 // ---- Requests: in the thread that submits

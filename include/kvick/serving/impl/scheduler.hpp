@@ -43,9 +43,10 @@ void Scheduler<Room>::check(const Request& request, std::string_view operation) 
   if constexpr (BlockRoom<Room>) {
     const Room& room = slots_.room();
     const auto num_tokens = static_cast<int>(request.prompt.size());
-    detail::require(slots_.fits_alone(num_tokens), ErrorCode::kCapacity, operation,
-                    "a prompt must fit the cache of ", room.num_blocks(), " blocks, got ",
-                    num_tokens, " tokens in ", room.num_blocks_for(num_tokens), " blocks");
+    detail::require(room.num_blocks_for(num_tokens) <= room.num_blocks(), ErrorCode::kCapacity,
+                    operation, "a prompt must fit the cache of ", room.num_blocks(),
+                    " blocks, got ", num_tokens, " tokens in ", room.num_blocks_for(num_tokens),
+                    " blocks");
   }
 }
 
@@ -70,7 +71,8 @@ const detail::RequestState* Scheduler<Room>::at(RequestId id) const {
 
 template <SequenceRoom Room>
 std::optional<FinishReason> Scheduler<Room>::finish_reason(RequestId id) const {
-  return is_live(id) ? at(id)->reason : std::nullopt;
+  const State* const state = book_.find(id, "Scheduler");
+  return state != nullptr ? state->reason : std::nullopt;
 }
 
 template <SequenceRoom Room>
@@ -94,9 +96,7 @@ int Scheduler<Room>::num_useful_drafts(RequestId id) const {
   const State* const state = at(id);
   const bool decodes = state->place == detail::RequestPlace::kRunning && state->num_left() == 1;
   if (!decodes || state->reason) return 0;
-  // The last token that may come is never a draft's successor.
-  return std::min(state->request.max_new_tokens - state->progress.num_output_tokens - 1,
-                  options_.max_num_batched_tokens - 1);
+  return std::min(state->num_useful_drafts(), options_.max_num_batched_tokens - 1);
 }
 
 template <SequenceRoom Room>
@@ -283,7 +283,9 @@ void Scheduler<Room>::abandon(const Step& step) {
     if (std::exchange(state->num_step_drafts, 0) > 0) {
       slots_.room().truncate(state->slot, state->num_computed);
     }
-    if (state->reason) end(*state, FinishReason(*state->reason), now);
+    // complete() may have ended it before it failed.
+    const bool has_left = state->place != detail::RequestPlace::kRunning;
+    if (state->reason && !has_left) end(*state, FinishReason(*state->reason), now);
   }
   close_step();
 }

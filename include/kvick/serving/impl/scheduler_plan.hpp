@@ -86,23 +86,23 @@ void Scheduler<Room>::admit_waiting(double now) {
 }
 
 /// Blocks that stay free when another request is admitted: one for each running request that may
-/// still need one, and the watermark, but never more than they all may still need.
+/// still need one, and the watermark, but never more than they all may still need, windows left
+/// aside.
 template <SequenceRoom Room>
 int Scheduler<Room>::num_spare_blocks() const {
   if constexpr (BlockRoom<Room>) {
     const Room& room = slots_.room();
-    std::int64_t num_needed = 0, num_growing = 0;
+    std::int64_t num_needed = 0;
+    int num_growing = 0;
     for (const State* const state : running_) {
-      const std::int64_t longest =
-          std::int64_t{state->progress.num_prompt_tokens} + state->request.max_new_tokens;
-      const int num_more = room.num_blocks_for(static_cast<int>(
-                               std::min<std::int64_t>(longest, options_.max_seq_len))) -
-                           room.num_blocks_for(static_cast<int>(state->tokens.size()));
-      num_needed += std::max(0, num_more);
+      // The last token is never computed.
+      const int longest = state->progress.num_prompt_tokens + state->request.max_new_tokens - 1;
+      const int num_more = room.num_blocks_for(longest) - room.num_blocks_for(state->num_known());
+      num_needed += num_more;
       num_growing += num_more > 0 ? 1 : 0;
     }
-    const auto watermark = static_cast<std::int64_t>(options_.watermark * room.num_blocks());
-    return static_cast<int>(std::min(num_needed, num_growing + watermark));
+    const auto watermark = static_cast<int>(options_.watermark * room.num_blocks());
+    return static_cast<int>(std::min<std::int64_t>(num_needed, num_growing + watermark));
   }
   return 0;
 }
@@ -141,8 +141,7 @@ void Scheduler<Room>::schedule_drafts() {
   }
   for (State* const state : running_) {
     if (state->num_granted == 0 || state->drafts.empty()) continue;
-    const Index useful =
-        state->request.max_new_tokens - state->progress.num_output_tokens - Index{1};
+    const Index useful = state->num_useful_drafts();
     Index count = std::min({static_cast<Index>(state->drafts.size()), left, useful});
     const double row_ms = step_cost().row + step_cost().row_depth * state->num_known();
     if (is_timed() && row_ms > 0) {
