@@ -4,7 +4,7 @@
 //
 //   kvick-scheduler-simulation [--requests 100000] [--batch 16]
 //
-// Prints three Markdown tables: throughput with all requests at hand, latencies under load with
+// Prints Markdown tables: throughput with all requests at hand, latencies under load with
 // Poisson and with bursty arrivals, and long prompts among requests that decode; then what the
 // scheduler itself takes per step, in real time.
 #include <algorithm>

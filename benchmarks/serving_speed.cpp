@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "kvick/bench/statistics.hpp"
+#include "kvick/bench/workload.hpp"
 #include "kvick/core/random.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/serving/engine_core.hpp"
@@ -66,8 +68,10 @@ kvick::EngineOptions engine_options(int batch, int max_seq_len, int step_tokens 
                         .max_num_batched_tokens = step_tokens}};
 }
 
-/// Decoded tokens/s of `batch` sequences, after their prompts and a first round.
-double decode_rate(kvick::Transformer& model, int batch, int num_tokens) {
+/// Decoded tokens/s of `batch` sequences, after their prompts and a first round; and what the first
+/// of them, the same whatever the batch, generates.
+double decode_rate(kvick::Transformer& model, int batch, int num_tokens,
+                   std::vector<kvick::TokenId>* first = nullptr) {
   Core core(model, engine_options(batch, 16 + num_tokens + 2));
   std::vector<kvick::GenerationHandle> handles;
   for (int i = 0; i < batch; ++i) {
@@ -78,19 +82,28 @@ double decode_rate(kvick::Transformer& model, int batch, int num_tokens) {
   const double start = now();
   while (core.step()) {
   }
-  return static_cast<double>(core.metrics().num_output_tokens - before) / (now() - start);
+  const double seconds = now() - start;
+  if (first != nullptr) *first = handles[0].result().tokens;
+  return static_cast<double>(core.metrics().num_output_tokens - before) / seconds;
 }
 
 void measure_batch(kvick::Transformer& model, const Options& options) {
-  std::vector<double> alone, together;
-  for (int round = 0; round < 3; ++round) {
-    alone.push_back(decode_rate(model, 1, 32));
-    together.push_back(decode_rate(model, options.batch, 32));
+  std::vector<double> alone, together, ratios;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<kvick::TokenId> want, got;
+    alone.push_back(decode_rate(model, 1, 32, &want));
+    together.push_back(decode_rate(model, options.batch, 32, &got));
+    ratios.push_back(together.back() / alone.back());
+    if (got != want) {
+      throw kvick::Error(kvick::ErrorCode::kArgument, "kvick-serving-speed",
+                         "a sequence must not depend on its batch, got other tokens");
+    }
   }
-  std::sort(alone.begin(), alone.end());
-  std::sort(together.begin(), together.end());
-  std::printf("batch 1: %.1f tokens/s, batch %d: %.1f tokens/s (medians of 3), %.2f times\n",
-              alone[1], options.batch, together[1], together[1] / alone[1]);
+  const auto [slow, high] = std::minmax_element(ratios.begin(), ratios.end());
+  std::printf(
+      "batch 1: %.1f tokens/s, batch %d: %.1f tokens/s (medians of 5), %.2f times (%.2f to %.2f)\n",
+      kvick::quantile(alone, 0.5), options.batch, kvick::quantile(together, 0.5),
+      kvick::quantile(ratios, 0.5), *slow, *high);
 }
 
 /// Seconds to run requests of these lengths, all submitted at once.
@@ -133,18 +146,8 @@ void measure_static(kvick::Transformer& model, const Options& options) {
       num_tokens / continuous, num_tokens / padded, padded / continuous);
 }
 
-/// Seconds at which prompts arrive: a Poisson process.
-std::vector<double> arrival_times(int count, double mean_gap) {
-  kvick::PhiloxStream random(3);
-  std::vector<double> times;
-  for (double time = 0; std::ssize(times) < count; times.push_back(time)) {
-    time -= mean_gap * std::log1p(-random.next_uniform());
-  }
-  return times;
-}
-
 struct ChunkResult {
-  std::vector<float> gaps_ms;    // of all readers
+  std::vector<double> gaps_ms;   // of all readers
   double share_with_prompt = 0;  // of the steps
   double tokens_per_second = 0;  // prompts and answers
 };
@@ -182,7 +185,6 @@ ChunkResult run_chunks(kvick::Transformer& model, const Options& options, int st
     const auto& itl = reader.result().metrics.itl_ms;
     result.gaps_ms.insert(result.gaps_ms.end(), itl.begin(), itl.end());
   }
-  std::sort(result.gaps_ms.begin(), result.gaps_ms.end());
   result.share_with_prompt = double(num_with_prompt) / double(num_steps);
   result.tokens_per_second =
       double(std::ssize(arrivals) * (kLongPromptTokens + 1) + num_readers * num_reader_tokens) /
@@ -207,7 +209,8 @@ void measure_chunks(kvick::Transformer& model, const Options& options) {
   }
   const double prompt_seconds = now() - start;
   const double mean_gap = 1.2 * prompt_seconds;
-  const auto arrivals = arrival_times(options.num_prompts, mean_gap);
+  const auto arrivals =
+      kvick::arrival_times(options.num_prompts, 1 / mean_gap, /*burstiness=*/1, /*seed=*/3);
   const int num_reader_tokens =
       options.num_prompts * (1 + int((mean_gap - prompt_seconds) / step_seconds));
   std::printf("step of %d readers %.1f ms, prompt of %d tokens %.2f s, one every %.2f s\n",
@@ -215,14 +218,11 @@ void measure_chunks(kvick::Transformer& model, const Options& options) {
   const auto measure = [&](const char* label, int step_tokens, double step_ms) {
     const ChunkResult result =
         run_chunks(model, options, step_tokens, step_ms, arrivals, num_reader_tokens);
-    const auto percentile = [&](double p) {
-      return double(result.gaps_ms[std::size_t(p * double(result.gaps_ms.size() - 1))]);
-    };
     std::printf(
         "%-22s ITL median %6.1f ms, 99th percentile %6.0f ms; %4.1f %% of steps with a prompt; "
         "%.0f tokens/s in all\n",
-        label, percentile(0.5), percentile(0.99), 100 * result.share_with_prompt,
-        result.tokens_per_second);
+        label, kvick::quantile(result.gaps_ms, 0.5), kvick::quantile(result.gaps_ms, 0.99),
+        100 * result.share_with_prompt, result.tokens_per_second);
     std::fflush(stdout);
   };
   measure("whole prompts", options.batch * (kLongPromptTokens + 1), 0);

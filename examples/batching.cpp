@@ -81,10 +81,8 @@ void run(int argc, char** argv) {
   std::unique_ptr<kvick::Transformer> draft;
   kvick::EngineDraftModel draft_model;
   if (!options.draft_model.empty()) {
-    programs::ModelOptions run = options.run;
-    run.threads = 1;  // more would be in the large model's way
     draft = std::make_unique<kvick::Transformer>(
-        programs::load_model(kvick::GgufFile(options.draft_model), run));
+        programs::load_draft_model(options.draft_model, options.run));
     draft_model = *draft;
   }
   kvick::EngineOptions engine;

@@ -26,8 +26,8 @@
 #include "bench/session.hpp"
 #include "bench/speculative_part.hpp"
 #include "kvick/bench/html_report.hpp"
+#include "kvick/bench/synthetic_model.hpp"
 #include "support/default_model.hpp"
-#include "support/model_shapes.hpp"
 #include "support/program.hpp"
 
 namespace {
@@ -52,7 +52,7 @@ void add_common_options(CLI::App& app, CommonOptions& options) {
   programs::add_model_option(app, options.model, "GGUF file");
   app.add_option(
          "--synthetic", options.synthetic,
-         "random weights of this shape instead, SHAPE or SHAPE:TYPE: " + programs::shape_names())
+         "random weights of this shape instead, SHAPE or SHAPE:TYPE: " + kvick::model_shape_names())
       ->type_name("SHAPE");
   programs::add_run_options(app, options.run);
   app.add_option("--isa", options.isa, "kernels to measure, such as avx2; default: the best");

@@ -82,14 +82,7 @@ class ChosenDraft {
   ChosenDraft(const Options& options, const Transformer& target, int context) {
     if (options.looks_up) lookup_.emplace();
     if (options.draft_model.empty()) return;
-    kvick::GgufFile file(options.draft_model);
-    programs::ModelOptions run = options.run;
-    std::size_t size = 0;
-    for (const kvick::GgufTensor& tensor : file.tensors()) size += tensor.data.size();
-    // So small a model gains nothing by threads, which would be in the large one's way.
-    constexpr std::size_t kOneThreadBytes = 16 << 20;
-    if (size < kOneThreadBytes) run.threads = 1;
-    model_.emplace(programs::load_model(std::move(file), run));
+    model_.emplace(programs::load_draft_model(options.draft_model, options.run));
     draft_.emplace(
         *model_, target,
         kvick::CacheOptions{.max_seq_len = context, .element_type = options.run.cache_type()});

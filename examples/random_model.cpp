@@ -16,7 +16,6 @@
 
 #include "kvick/bench/synthetic_model.hpp"
 #include "kvick/quant/tensor_type.hpp"
-#include "support/model_shapes.hpp"
 #include "support/program.hpp"
 #include "support/tensor_types.hpp"
 
@@ -64,7 +63,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   add_size("--ffn", options.ffn_dim, 65536, "size of the layer within a gated MLP");
   add_size("--context", options.max_seq_len, 1 << 20, "tokens");
   app.add_option("--shape", options.shape,
-                 "the sizes of a model, instead of those above: " + programs::shape_names())
+                 "the sizes of a model, instead of those above: " + kvick::model_shape_names())
       ->type_name("NAME");
   app.add_option("--type", options.type, "of matrices: " + programs::type_names())
       ->capture_default_str();

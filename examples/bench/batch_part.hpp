@@ -85,9 +85,9 @@ inline void check_batch(Session& session, const BatchPartOptions& options, int s
   if (session.check_tokens() == 0) return;
   kvick::check_outputs(session.model(), workload, outputs, {.cache_type = cache_type});
   const auto max_tokens = static_cast<std::size_t>(std::max(session.check_tokens() / 4, 1));
-  kvick::check_outputs(session.plain(), workload, outputs,
-                       {.cache_type = cache_type, .max_tokens = max_tokens});
-  measurement.check = "alone, portable";
+  const std::size_t portable = kvick::check_outputs(
+      session.plain(), workload, outputs, {.cache_type = cache_type, .max_tokens = max_tokens});
+  measurement.check = kvick::detail::concat("alone, portable (", portable, " tokens)");
 }
 
 }  // namespace detail

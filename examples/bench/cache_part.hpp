@@ -72,11 +72,12 @@ inline void compare_cache_types(Session& session, int depth, ReportSection& sect
   const auto name_of = [&](kvick::ElementType type) {
     return kvick::detail::concat("decode after ", depth, ", ", name(type), " cache");
   };
+  std::vector<std::shared_ptr<measure::ModelRun>> runs;
   for (const kvick::ElementType type : types) {
-    auto run = std::make_shared<measure::ModelRun>(
+    auto& run = runs.emplace_back(std::make_shared<measure::ModelRun>(
         session.model(),
         measure::ModelRunOptions{
-            .prefill_tokens = 0, .decode_tokens = 8, .depth = depth, .cache_type = type});
+            .prefill_tokens = 0, .decode_tokens = 8, .depth = depth, .cache_type = type}));
     rounds.add({name_of(type),
                 [run](kvick::Index calls) {
                   for (kvick::Index i = 0; i < calls; ++i) run->decode();
@@ -86,8 +87,10 @@ inline void compare_cache_types(Session& session, int depth, ReportSection& sect
   ProgressBar progress("cache types");
   const measure::RoundsResult result = rounds.run(session.rounds(progress));
   kvick::ReportTable table{"Bytes per token", {{"cache", "bytes"}}};
+  auto run = runs.begin();
   for (const kvick::ElementType type : types) {
     section.measurements.push_back(to_measurement(result.probe(name_of(type)), "tokens/s"));
+    section.measurements.back().digest = (*run++)->decode_digest();
     const auto cache = session.model().make_cache({.max_seq_len = 64, .element_type = type});
     table.rows.push_back(
         {std::string(name(type)), grouped(static_cast<std::uint64_t>(cache.memory_bytes()) / 64)});

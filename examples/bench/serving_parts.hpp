@@ -160,11 +160,13 @@ inline std::string check_requests(Session& session, const kvick::Workload& workl
   const kvick::ElementType cache_type = session.options().run.cache_type();
   const std::size_t alone = kvick::check_outputs(
       session.model(), workload, outputs, {.cache_type = cache_type, .max_tokens = 40 * budget});
+  std::string check = kvick::detail::concat("alone (", alone, " tokens)");
   if (!session.is_synthetic() || budget > 1000) {
-    kvick::check_outputs(session.plain(), workload, outputs,
-                         {.cache_type = cache_type, .max_tokens = budget});
+    const std::size_t portable = kvick::check_outputs(
+        session.plain(), workload, outputs, {.cache_type = cache_type, .max_tokens = budget});
+    check += kvick::detail::concat(", portable (", portable, " tokens)");
   }
-  return kvick::detail::concat("alone (", alone, " tokens)");
+  return check;
 }
 
 /// One row per metric.
@@ -194,6 +196,7 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
   kvick::WorkloadOptions wanted = detail::workload_options(session, options);
   wanted.request_rate = std::numeric_limits<double>::infinity();  // all at once
   wanted.max_concurrency = 0;
+  for (kvick::TraceEntry& entry : wanted.trace) entry.arrival_seconds = 0;
   const kvick::Workload workload = kvick::make_workload(wanted);
   constexpr int kWholePrompts = 1 << 20;
   const detail::Batching ways[] = {{"static batches", true, kWholePrompts},
@@ -236,7 +239,7 @@ inline ReportSection scheduler_part(Session& session, const WorkloadPartOptions&
   for (Measurement& m : section.measurements) m.check = check;
   section.tables = {std::move(steps), std::move(table)};
   section.note = kvick::detail::concat(
-      options.num_requests, " requests at once, ", options.batch_size, " slots; prompts of ",
+      workload.requests.size(), " requests at once, ", options.batch_size, " slots; prompts of ",
       options.prompt_low, " to ", options.prompt_high, " tokens, log-normal outputs around ",
       options.output_median, ". Static batches wait for their longest request; chunks of ",
       options.budget, " tokens per step bound the time between tokens. The outputs are equal.");
@@ -320,9 +323,12 @@ inline ReportSection serve_part(Session& session, const WorkloadPartOptions& opt
   }
   section.headline = section.measurements.size() - 1;
   section.tables = {std::move(load), std::move(table)};
+  const std::string arrivals = !options.trace.empty()    ? "those of a trace"
+                               : options.concurrency > 0 ? "a closed loop"
+                               : options.burstiness == 1 ? "Poisson arrivals"
+                                                         : "gamma arrivals";
   section.note = kvick::detail::concat(
-      options.num_requests, " requests, ",
-      options.burstiness == 1 ? "Poisson arrivals" : "gamma arrivals", ", ", options.batch_size,
+      kvick::make_workload(base).requests.size(), " requests, ", arrivals, ", ", options.batch_size,
       " slots, chunks of ", options.budget, " tokens",
       capacity > 0 ? "; the capacity is " + kvick::short_number(capacity) + " requests/s" : "",
       ". Goodput counts requests with TTFT below ", options.ttft_limit_ms, " ms and TPOT below ",

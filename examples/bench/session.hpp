@@ -60,8 +60,8 @@ class TemporaryModel {
  public:
   explicit TemporaryModel(const std::string& name) {
     const std::size_t colon = name.find(':');
-    const auto type = parse_tensor_type(
-        "the type of --synthetic", colon == std::string::npos ? "q8_0" : name.substr(colon + 1));
+    type_ = parse_tensor_type("the type of --synthetic",
+                              colon == std::string::npos ? "q8_0" : name.substr(colon + 1));
     const kvick::ModelShape& shape = kvick::find_model_shape(name.substr(0, colon));
 #if defined(__unix__) || defined(__APPLE__)
     const auto process = static_cast<long>(getpid());
@@ -70,8 +70,8 @@ class TemporaryModel {
 #endif
     path_ = std::filesystem::temp_directory_path() /
             kvick::detail::concat("kvick-bench-", process, "-", shape.name, "-",
-                                  kvick::info(type).name, ".gguf");
-    kvick::synthetic_model(shape, {.type = type}).write(path_);
+                                  kvick::info(type_).name, ".gguf");
+    kvick::synthetic_model(shape, {.type = type_}).write(path_);
   }
   TemporaryModel(const TemporaryModel&) = delete;
   TemporaryModel& operator=(const TemporaryModel&) = delete;
@@ -81,9 +81,11 @@ class TemporaryModel {
   }
 
   const std::filesystem::path& path() const { return path_; }
+  kvick::TensorType type() const { return type_; }
 
  private:
   std::filesystem::path path_;
+  kvick::TensorType type_;
 };
 
 /// The file of a model, perhaps one that goes with it.
@@ -160,21 +162,14 @@ class Session {
 
   /// The model in the same file, run in another way.
   Transformer load(const SessionModel& file, const ModelOptions& run, kvick::Isa isa) const {
-    ProgressBar progress("loading");
-    kvick::TransformerOptions transformer{.threads = run.threads, .isa = isa};
-    if (run.activations == "f32") transformer.activations = kvick::ActivationType::kF32;
-    if (run.weights != "keep") transformer.weights = parse_tensor_type("weights", run.weights);
-    transformer.progress = [&](std::size_t done, std::size_t total) {
-      progress.update(done, total);
-    };
-    return Transformer(kvick::GgufFile(file.path), transformer);
+    return load_model(kvick::GgufFile(file.path), run, isa);
   }
 
   /// The model with weights of `type`, and how to load it: converted while loading, or a synthetic
   /// one of that type, which is made in no time.
   SessionModel in_format(const std::string& type, ModelOptions& run) const {
     run.weights = is_synthetic() ? "keep" : type;
-    if (!is_synthetic()) return file_;
+    if (!is_synthetic() || kvick::info(file_.temporary->type()).name == type) return file_;
     return synthetic(options_.synthetic.substr(0, options_.synthetic.find(':')) + ":" + type);
   }
 
@@ -262,8 +257,8 @@ inline double median_rate(const measure::RoundsResult& result, const std::string
 inline void require_equal(const std::string& fast, const std::string& plain,
                           const std::string& what) {
   if (fast == plain) return;
-  throw BadInput(what + " differs from what portable kernels compute: digest " + fast +
-                 " instead of " + plain + "; there is no speed of a wrong result");
+  throw BadInput(what + " must have digest " + plain + ", got " + fast +
+                 "; there is no speed of a wrong result");
 }
 
 /// Seconds as milliseconds.

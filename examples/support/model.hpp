@@ -12,8 +12,10 @@
 #include "kvick/core/element_type.hpp"
 #include "kvick/gguf/gguf_file.hpp"
 #include "kvick/model/transformer.hpp"
+#include "kvick/speculative/draft_model.hpp"
 #include "program.hpp"
 #include "progress_bar.hpp"
+#include "tensor_types.hpp"
 
 namespace programs {
 
@@ -75,16 +77,25 @@ inline int context_size(int requested, int max_seq_len) {
 }
 
 /// The model in `file`, its weights packed as the options ask, with a progress bar.
-inline kvick::Transformer load_model(kvick::GgufFile file, const ModelOptions& options) {
+inline kvick::Transformer load_model(kvick::GgufFile file, const ModelOptions& options,
+                                     kvick::Isa isa = kvick::default_isa()) {
   ProgressBar progress("loading");
-  kvick::TransformerOptions transformer{.threads = options.threads};
+  kvick::TransformerOptions transformer{.threads = options.threads, .isa = isa};
   if (options.activations == "f32") transformer.activations = kvick::ActivationType::kF32;
-  if (options.weights == "f32") transformer.weights = kvick::TensorType::kF32;
-  if (options.weights == "f16") transformer.weights = kvick::TensorType::kF16;
-  if (options.weights == "q8_0") transformer.weights = kvick::TensorType::kQ8_0;
-  if (options.weights == "q4_0") transformer.weights = kvick::TensorType::kQ4_0;
+  if (options.weights != "keep") {
+    transformer.weights = parse_tensor_type("--weights", options.weights);
+  }
   transformer.progress = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
   return kvick::Transformer(std::move(file), transformer);
+}
+
+/// A small model that drafts for a large one, with the same options.
+inline kvick::Transformer load_draft_model(const std::string& path, ModelOptions options) {
+  kvick::GgufFile file(path);
+  std::uintmax_t size = 0;
+  for (const kvick::GgufTensor& tensor : file.tensors()) size += tensor.data.size();
+  options.threads = kvick::draft_threads(size, options.threads);
+  return load_model(std::move(file), options);
 }
 
 }  // namespace programs

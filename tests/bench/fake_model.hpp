@@ -85,7 +85,6 @@ class TimedModel {
 
   void forward(const kvick::Batch& batch, Cache& cache, kvick::MatrixRef logits) {
     clock_.wait(seconds_(batch));
-    ++num_passes;
     kvick::Index row = 0;
     for (const kvick::Segment& segment : batch.segments()) {
       std::vector<kvick::TokenId> tokens = cache.at(segment.sequence);
@@ -102,7 +101,6 @@ class TimedModel {
   }
 
   bool is_wrong_in_batches = false;
-  int num_passes = 0;
 
  private:
   FakeClock& clock_;

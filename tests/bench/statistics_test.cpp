@@ -23,7 +23,7 @@ std::vector<double> random_samples(std::size_t count, std::uint64_t seed, double
 }
 
 TEST(RunningMoments, AreThoseOfTwoPasses) {
-  // 2^53 apart from 0: sums of squares would have lost every digit.
+  // At 2^40 from 0, sums of squares have lost every digit.
   for (const double offset : {0.0, 0x1p40}) {
     RunningMoments moments;
     double sum = 0;

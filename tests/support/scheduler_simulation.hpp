@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvick/bench/variates.hpp"
 #include "kvick/core/random.hpp"
 #include "kvick/serving/scheduler.hpp"
 
@@ -53,29 +54,6 @@ struct Workload {
   std::uint64_t seed = 1;
 };
 
-inline double draw_normal(kvick::PhiloxStream& random) {
-  constexpr double kTwoPi = 6.283185307179586;
-  const double radius = std::sqrt(-2 * std::log(random.next_uniform()));
-  return radius * std::cos(kTwoPi * random.next_uniform());
-}
-
-/// Marsaglia and Tsang 2000, with their step for shapes below 1.
-inline double draw_gamma(kvick::PhiloxStream& random, double shape) {
-  if (shape < 1) {
-    const double u = random.next_uniform();
-    return draw_gamma(random, shape + 1) * std::pow(u, 1 / shape);
-  }
-  const double d = shape - 1.0 / 3;
-  for (;;) {
-    const double x = draw_normal(random);
-    const double root = 1 + x / std::sqrt(9 * d);
-    const double v = root * root * root;
-    if (v > 0 && std::log(random.next_uniform()) < x * x / 2 + d - d * v + d * std::log(v)) {
-      return d * v;
-    }
-  }
-}
-
 inline std::vector<SimulatedRequest> make_requests(const Workload& workload) {
   kvick::PhiloxStream random(workload.seed);
   std::vector<SimulatedRequest> requests;
@@ -83,7 +61,7 @@ inline std::vector<SimulatedRequest> make_requests(const Workload& workload) {
   for (int i = 0; i < workload.num_requests; ++i) {
     if (workload.requests_per_s > 0) {
       const double shape = workload.burstiness;
-      at += draw_gamma(random, shape) / shape * 1000 / workload.requests_per_s;
+      at += kvick::next_gamma(random, shape) / shape * 1000 / workload.requests_per_s;
     }
     const int prompt = workload.prompts.draw(random);
     requests.push_back({at, prompt, workload.outputs.draw(random)});

@@ -8,9 +8,9 @@
 // Accuracy  Numbers have as few digits as give the same double back. Not a number and infinities,
 //           which JSON does not have, become null, and so does an absent optional: what was not
 //           measured is no number.
-// Errors    None: text that is no UTF-8 has its bytes replaced by U+FFFD.
+// Errors    None: of text that is no UTF-8, each maximal subpart is replaced by U+FFFD.
 // Source    RFC 8259.
-// Layer     bench: may include core.
+// Layer     bench: may include core, text.
 #pragma once
 
 #include <charconv>
@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "kvick/core/version.hpp"
+#include "kvick/text/utf8.hpp"
 
 namespace kvick::inline v0_1 {
 
@@ -59,26 +60,6 @@ class JsonWriter {
 
 // ---- Implementation: nothing below is API ----
 
-namespace detail {
-
-/// Bytes of the well-formed UTF-8 character that `text` starts with; 0 if it starts with none.
-inline std::size_t utf8_length(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and what lies beyond U+10FFFF.
-  const bool is_wrong = (first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) > 0x9F) ||
-                        (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) > 0x8F);
-  return is_wrong ? 0 : length;
-}
-
-}  // namespace detail
-
 inline void JsonWriter::separate() {
   if (needs_comma_) text_ += ',';
   needs_comma_ = true;
@@ -106,10 +87,10 @@ inline JsonWriter& JsonWriter::raw(std::string_view token) {
 inline void JsonWriter::append_string(std::string_view text) {
   text_ += '"';
   while (!text.empty()) {
-    const std::size_t length = detail::utf8_length(text);
+    const Utf8Step step = first_utf8_step(text);
     const char c = text.front();
-    if (length == 0) {
-      text_ += "\xEF\xBF\xBD";
+    if (step.kind != Utf8Step::Kind::kCharacter) {
+      text_ += kReplacementCharacter;
     } else if (c == '"' || c == '\\') {
       text_ += '\\';
       text_ += c;
@@ -119,9 +100,9 @@ inline void JsonWriter::append_string(std::string_view text) {
       text_ += kDigits[c >> 4];
       text_ += kDigits[c & 15];
     } else {
-      text_ += text.substr(0, length);
+      text_ += text.substr(0, step.num_bytes);
     }
-    text.remove_prefix(length == 0 ? 1 : length);
+    text.remove_prefix(step.num_bytes);
   }
   text_ += '"';
 }

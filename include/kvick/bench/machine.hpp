@@ -25,8 +25,6 @@ namespace kvick::inline v0_1 {
 /// The most memory this process has occupied so far, mapped files included, as the kernel counts
 /// it; nothing where the system does not tell.
 inline std::optional<std::uint64_t> peak_memory_bytes();
-/// What it occupies now.
-inline std::optional<std::uint64_t> resident_memory_bytes();
 
 /// CPU, instruction set in use, cores, memory.
 inline FactGroup machine_facts(Isa isa, int num_threads);
@@ -69,10 +67,6 @@ inline std::string compiler() {
 
 inline std::optional<std::uint64_t> peak_memory_bytes() {
   return detail::proc_bytes("/proc/self/status", "VmHWM:");
-}
-
-inline std::optional<std::uint64_t> resident_memory_bytes() {
-  return detail::proc_bytes("/proc/self/status", "VmRSS:");
 }
 
 inline FactGroup machine_facts(Isa isa, int num_threads) {

@@ -81,7 +81,6 @@ struct ServingMetrics {
   SampleSummary time_per_output_token;
   SampleSummary inter_token_latency;
   SampleSummary end_to_end_latency;
-  SampleSummary client_queue_time;
 
   // The values behind the summaries.
   std::vector<double> ttft_samples, tpot_samples, itl_samples, e2el_samples, queue_samples;
@@ -200,7 +199,6 @@ inline ServingMetrics serving_metrics(std::span<const RequestTimeline> requests,
   metrics.time_per_output_token = summarize(metrics.tpot_samples);
   metrics.inter_token_latency = summarize(metrics.itl_samples);
   metrics.end_to_end_latency = summarize(metrics.e2el_samples);
-  metrics.client_queue_time = summarize(metrics.queue_samples);
   return metrics;
 }
 

@@ -70,6 +70,9 @@ inline constexpr std::array<ModelShape, 8> kModelShapes = {{
 /// The shape with this name; the error names all.
 inline const ModelShape& find_model_shape(std::string_view name);
 
+/// "smollm2-135m, qwen2.5-0.5b, ..."
+inline std::string model_shape_names();
+
 struct SyntheticModelOptions {
   TensorType type = TensorType::kQ8_0;  ///< of matrices
   std::uint64_t seed = 0;
@@ -85,13 +88,20 @@ inline GgufWriter synthetic_model(const ModelShape& shape,
 // ---- Implementation: nothing below is API ----
 
 inline const ModelShape& find_model_shape(std::string_view name) {
-  std::string names;
   for (const ModelShape& shape : kModelShapes) {
     if (shape.name == name) return shape;
+  }
+  throw Error(
+      ErrorCode::kArgument, "find_model_shape",
+      "the shape must be one of " + model_shape_names() + ", got " + detail::in_quotes(name));
+}
+
+inline std::string model_shape_names() {
+  std::string names;
+  for (const ModelShape& shape : kModelShapes) {
     names += (names.empty() ? "" : ", ") + std::string(shape.name);
   }
-  throw Error(ErrorCode::kArgument, "find_model_shape",
-              "the shape must be one of " + names + ", got " + detail::in_quotes(name));
+  return names;
 }
 
 namespace detail {
