@@ -29,7 +29,7 @@ using support::SimulationResult;
 
 /// TinyLlama 1.1B in Q8_0 on two quiet cores with AVX-512 VNNI: 38 tokens/s of one sequence, 1.3
 /// times as long for 8 rows and twice for 16, and 531 tokens/s of prompts.
-const MachineCost kMachine({{1, 26}, {8, 34}, {16, 52}, {64, 145}, {512, 960}}, 5e-4);
+const MachineCost kMachine({{1, 26}, {8, 34}, {16, 52}, {64, 145}, {512, 960}}, {5e-4, 5e-4});
 
 constexpr int kMaxSeqLen = 2048;
 
@@ -115,18 +115,16 @@ void compare_long_prompts(const Arguments& arguments) {
   const auto share = [&](double rate) {
     return static_cast<int>(arguments.num_requests * rate / (kChatsPerSecond + kPromptsPerSecond));
   };
-  auto requests = support::make_requests({.num_requests = share(kChatsPerSecond),
-                                          .requests_per_s = kChatsPerSecond,
-                                          .prompts = {32, 64},
-                                          .outputs = {100, 300}});
-  const auto prompts = support::make_requests({.num_requests = share(kPromptsPerSecond),
-                                               .requests_per_s = kPromptsPerSecond,
-                                               .prompts = {1024, 1024},
-                                               .outputs = {16, 16},
-                                               .seed = 2});
-  requests.insert(requests.end(), prompts.begin(), prompts.end());
-  std::sort(requests.begin(), requests.end(),
-            [](const auto& a, const auto& b) { return a.arrival_ms < b.arrival_ms; });
+  const auto requests =
+      support::merged(support::make_requests({.num_requests = share(kChatsPerSecond),
+                                              .requests_per_s = kChatsPerSecond,
+                                              .prompts = {32, 64},
+                                              .outputs = {100, 300}}),
+                      support::make_requests({.num_requests = share(kPromptsPerSecond),
+                                              .requests_per_s = kPromptsPerSecond,
+                                              .prompts = {1024, 1024},
+                                              .outputs = {16, 16},
+                                              .seed = 2}));
   print_latency_header("prompts of 1,024 tokens among chats");
   compare_policies(arguments, requests);
 }

@@ -2,34 +2,42 @@
 // What batching gains on this machine, with a model of one's own.
 //
 //   kvick-serving-speed MODEL.gguf [--batch 16] [--requests 96] [--shortest 16] [--longest 512]
-//                       [--uniform] [--prompts 24] [--threads N] [--part batch|static|chunks|all]
+//                       [--uniform] [--prompts 80] [--threads N] [--part batch|static|chunks|all]
 //
 // batch   Tokens/s of --batch sequences that decode together, beside one alone.
 // static  The same requests, of log-uniform or uniform output lengths, by continuous batching and
 //         in groups of --batch that each run padded to their longest; tokens that were asked for
 //         per second.
-// chunks  Inter-token latency of --batch / 2 sequences while --prompts prompts of 1,024 tokens
-//         arrive, Poisson, so that at least one step in 20 meets one. They are computed whole, all
+// chunks  Inter-token latency of chats, and throughput, while --prompts prompts of 1,024 tokens
+//         arrive, Poisson, nearly as fast as they can be computed. They are computed whole, all
 //         that have arrived, or in chunks of 512 tokens, or in steps of at most --step-ms.
+//
+// Beside what was measured stands what the simulation of tests/support says of the same requests,
+// with the times of single steps, measured first.
 // Token ids are arbitrary, so random weights do. Requests are greedy and ignore end tokens.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvick/bench/statistics.hpp"
-#include "kvick/bench/workload.hpp"
 #include "kvick/core/random.hpp"
 #include "kvick/model/transformer.hpp"
 #include "kvick/serving/engine_core.hpp"
+#include "tests/support/scheduler_simulation.hpp"
 
 namespace {
 
 using Core = kvick::EngineCore<kvick::Transformer>;
+using support::MachineCost;
+using support::SimulatedRequest;
+using support::SimulationResult;
 
 struct Options {
   std::string model;
@@ -39,7 +47,7 @@ struct Options {
   int shortest = 16;
   int longest = 512;
   int threads = 0;
-  int num_prompts = 24;
+  int num_prompts = 80;
   bool is_uniform = false;
   double step_ms = 100;
 };
@@ -106,126 +114,209 @@ void measure_batch(kvick::Transformer& model, const Options& options) {
       kvick::quantile(ratios, 0.5), *slow, *high);
 }
 
-/// Seconds to run requests of these lengths, all submitted at once.
-double run_seconds(kvick::Transformer& model, const Options& options, std::span<const int> lengths,
-                   int padded_to = 0) {
-  Core core(model, engine_options(options.batch, 16 + options.longest));
-  std::vector<kvick::GenerationHandle> handles;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    handles.push_back(
-        core.submit(request_of(model, 16, std::max(lengths[i], padded_to), unsigned(i))));
-  }
+// ---- The machine's times, for the simulation
+
+/// Milliseconds of the next step.
+double step_ms(Core& core) {
   const double start = now();
-  while (core.step()) {
-  }
-  return now() - start;
+  core.step();
+  return 1000 * (now() - start);
 }
 
-void measure_static(kvick::Transformer& model, const Options& options) {
-  kvick::PhiloxStream random(1);
-  std::vector<int> lengths;
-  double num_tokens = 0;
-  for (int i = 0; i < options.num_requests; ++i) {
-    const double u = random.next_uniform(), shortest = options.shortest, longest = options.longest;
-    lengths.push_back(
-        int(std::lround(options.is_uniform ? shortest + u * (longest - shortest)
-                                           : shortest * std::pow(longest / shortest, u))));
-    num_tokens += lengths.back();
+/// Milliseconds of a step in which `num_rows` sequences decode, the median of 8; `depth` tokens
+/// each are cached.
+double decode_ms(kvick::Transformer& model, int num_rows, int depth) {
+  constexpr int kNumSteps = 8;
+  Core core(model, engine_options(num_rows, depth + kNumSteps + 2));
+  for (int i = 0; i < num_rows; ++i) {
+    core.submit(request_of(model, depth, kNumSteps + 2, unsigned(i)));
   }
-  const double continuous = run_seconds(model, options, lengths);
-  double padded = 0;
-  for (std::size_t first = 0; first < lengths.size(); first += std::size_t(options.batch)) {
-    const auto group = std::span(lengths).subspan(
-        first, std::min(std::size_t(options.batch), lengths.size() - first));
-    padded += run_seconds(model, options, group, *std::max_element(group.begin(), group.end()));
-  }
-  std::printf(
-      "%d requests of %d to %d new tokens, batch %d: continuous %.1f tokens/s, static %.1f "
-      "tokens/s, %.2f times\n",
-      options.num_requests, options.shortest, options.longest, options.batch,
-      num_tokens / continuous, num_tokens / padded, padded / continuous);
+  while (core.metrics().num_output_tokens < 2 * num_rows) core.step();
+  std::vector<double> times;
+  for (int i = 0; i < kNumSteps; ++i) times.push_back(step_ms(core));
+  return kvick::quantile(times, 0.5);
 }
 
-struct ChunkResult {
-  std::vector<double> gaps_ms;   // of all readers
-  double share_with_prompt = 0;  // of the steps
-  double tokens_per_second = 0;  // prompts and answers
+/// Milliseconds of each chunk of 512 tokens of a prompt of 1,024, and of one of 64 tokens; medians
+/// of 3.
+struct PromptTimes {
+  double first_chunk_ms, second_chunk_ms, short_ms;
+};
+PromptTimes prompt_times(kvick::Transformer& model) {
+  std::vector<double> first, second, small;
+  for (unsigned round = 0; round < 3; ++round) {
+    Core core(model, engine_options(1, 1025, 512));
+    core.submit(request_of(model, 1024, 1, round));
+    first.push_back(step_ms(core));
+    second.push_back(step_ms(core));
+    core.submit(request_of(model, 64, 1, 100 + round));
+    small.push_back(step_ms(core));
+  }
+  return {kvick::quantile(first, 0.5), kvick::quantile(second, 0.5), kvick::quantile(small, 0.5)};
+}
+
+MachineCost measure_machine(kvick::Transformer& model, const Options& options) {
+  constexpr int kShallow = 16, kDeep = 1024;
+  const PromptTimes prompts = prompt_times(model);
+  const double alone = decode_ms(model, 1, kShallow);
+  const MachineCost::PerPosition per_position = {
+      .prompt = std::max(0.0, (prompts.second_chunk_ms - prompts.first_chunk_ms) / (512 * 512)),
+      .decode = std::max(0.0, (decode_ms(model, 1, kDeep) - alone) / (kDeep - kShallow))};
+  std::vector<MachineCost::Point> points = {{1, alone}};
+  for (int rows = 2; rows <= options.batch; rows *= 2) {
+    points.push_back({double(rows), decode_ms(model, rows, kShallow)});
+  }
+  // What attention takes within the measured steps is counted apart.
+  for (MachineCost::Point& point : points) {
+    point.ms -= point.num_rows * per_position.decode * (kShallow + 6);
+  }
+  points.push_back({64, prompts.short_ms - per_position.prompt * 64 * 65 / 2});
+  points.push_back({512, prompts.first_chunk_ms - per_position.prompt * 512 * 513 / 2});
+  std::printf("steps:");
+  for (const MachineCost::Point& point : points) {
+    std::printf(" %.0f rows %.1f ms,", point.num_rows, point.ms);
+  }
+  std::printf(" per position %.2g ms in prompts, %.2g ms in decoding\n", per_position.prompt,
+              per_position.decode);
+  return MachineCost(std::move(points), per_position);
+}
+
+// ---- Requests, run for real
+
+struct RunResult {
+  double seconds = 0;
+  double tokens_per_s = 0;     // generated
+  std::vector<double> itl_ms;  // of all requests
+  double mixed_share = 0;      // of the steps that decode, with tokens of prompts
 };
 
-constexpr int kLongPromptTokens = 1024;
-
-ChunkResult run_chunks(kvick::Transformer& model, const Options& options, int step_tokens,
-                       double step_ms, std::span<const double> arrivals, int num_reader_tokens) {
-  const int num_readers = std::max(1, options.batch / 2);
-  kvick::EngineOptions engine =
-      engine_options(options.batch, kLongPromptTokens + num_reader_tokens, step_tokens);
-  engine.scheduler.max_step_ms = step_ms;
-  engine.cache.reuses_prefixes = false;
-  Core core(model, engine);
-  std::vector<kvick::GenerationHandle> readers, prompts;
-  for (int i = 0; i < num_readers; ++i) {
-    readers.push_back(core.submit(request_of(model, 16, num_reader_tokens, unsigned(i))));
-  }
-  while (core.metrics().num_output_tokens < num_readers) core.step();
+RunResult run_requests(kvick::Transformer& model, std::span<const SimulatedRequest> requests,
+                       const kvick::EngineOptions& options) {
+  Core core(model, options);
+  RunResult result;
+  std::vector<kvick::GenerationHandle> handles;
+  bool has_decodes = false, has_prompts = false;
+  std::size_t num_decode_steps = 0, num_mixed_steps = 0;
   const double start = now();
-  std::size_t num_steps = 0, num_with_prompt = 0;
-  for (bool is_busy = true; is_busy || prompts.size() < arrivals.size();) {
-    while (prompts.size() < arrivals.size() && now() - start >= arrivals[prompts.size()]) {
-      prompts.push_back(
-          core.submit(request_of(model, kLongPromptTokens, 1, 100u + unsigned(prompts.size()))));
+  for (bool is_busy = false; is_busy || handles.size() < requests.size();) {
+    while (handles.size() < requests.size() &&
+           1000 * (now() - start) >= requests[handles.size()].arrival_ms) {
+      const SimulatedRequest& next = requests[handles.size()];
+      auto request = request_of(model, next.num_prompt_tokens, next.num_output_tokens,
+                                unsigned(handles.size()));
+      request.on_token = [&](const kvick::Token& token) {
+        (token.index > 0 ? has_decodes : has_prompts) = true;
+      };
+      handles.push_back(core.submit(std::move(request)));
     }
+    has_decodes = has_prompts = false;
     is_busy = core.step();
-    if (!is_busy) continue;
-    ++num_steps;
-    num_with_prompt += core.metrics().num_step_tokens > core.metrics().batch_size ? 1 : 0;
+    if (has_decodes) {
+      // A chunk that does not end its prompt gives no token.
+      const kvick::EngineMetrics metrics = core.metrics();
+      ++num_decode_steps;
+      if (has_prompts || metrics.num_step_tokens > metrics.batch_size) ++num_mixed_steps;
+    }
+    if (!is_busy) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const double seconds = now() - start;
-  ChunkResult result;
-  for (const auto& reader : readers) {
-    const auto& itl = reader.result().metrics.itl_ms;
-    result.gaps_ms.insert(result.gaps_ms.end(), itl.begin(), itl.end());
+  result.seconds = now() - start;
+  double num_tokens = 0;
+  for (const kvick::GenerationHandle& handle : handles) {
+    const kvick::Generation generation = handle.result();
+    num_tokens += double(generation.tokens.size());
+    const auto& itl = generation.metrics.itl_ms;
+    result.itl_ms.insert(result.itl_ms.end(), itl.begin(), itl.end());
   }
-  result.share_with_prompt = double(num_with_prompt) / double(num_steps);
-  result.tokens_per_second =
-      double(std::ssize(arrivals) * (kLongPromptTokens + 1) + num_readers * num_reader_tokens) /
-      seconds;
+  result.tokens_per_s = num_tokens / result.seconds;
+  result.mixed_share = double(num_mixed_steps) / double(std::max(std::size_t(1), num_decode_steps));
   return result;
 }
 
-void measure_chunks(kvick::Transformer& model, const Options& options) {
-  // Prompts alone would take five sixths of the time, so that two or three often wait together; the
-  // readers' tokens last as long as prompts arrive.
-  double step_seconds = 1e9;
-  for (int round = 0; round < 3; ++round) {
-    const int num_readers = std::max(1, options.batch / 2);
-    step_seconds = std::min(step_seconds, num_readers / decode_rate(model, num_readers, 16));
+// ---- Static and continuous batching
+
+/// The group as a static batch runs it: every prompt and every output as long as the longest.
+std::vector<SimulatedRequest> padded(std::span<const SimulatedRequest> group) {
+  SimulatedRequest longest;
+  for (const SimulatedRequest& request : group) {
+    longest.num_prompt_tokens = std::max(longest.num_prompt_tokens, request.num_prompt_tokens);
+    longest.num_output_tokens = std::max(longest.num_output_tokens, request.num_output_tokens);
   }
-  const double start = now();
-  {
-    Core core(model, engine_options(1, kLongPromptTokens + 1, kLongPromptTokens));
-    core.submit(request_of(model, kLongPromptTokens, 1, 99));
-    while (core.step()) {
-    }
+  return std::vector<SimulatedRequest>(group.size(), longest);
+}
+
+void measure_static(kvick::Transformer& model, const Options& options, const MachineCost& machine) {
+  const auto requests =
+      support::make_requests({.num_requests = options.num_requests,
+                              .prompts = {16, 64},
+                              .outputs = {options.shortest, options.longest, !options.is_uniform}});
+  const auto engine = engine_options(options.batch, 64 + options.longest);
+  const RunResult continuous = run_requests(model, requests, engine);
+  double seconds = 0;
+  for (std::size_t first = 0; first < requests.size(); first += std::size_t(options.batch)) {
+    const std::size_t size = std::min(std::size_t(options.batch), requests.size() - first);
+    seconds +=
+        run_requests(model, padded(std::span(requests).subspan(first, size)), engine).seconds;
   }
-  const double prompt_seconds = now() - start;
-  const double mean_gap = 1.2 * prompt_seconds;
-  const auto arrivals =
-      kvick::arrival_times(options.num_prompts, 1 / mean_gap, /*burstiness=*/1, /*seed=*/3);
-  const int num_reader_tokens =
-      options.num_prompts * (1 + int((mean_gap - prompt_seconds) / step_seconds));
-  std::printf("step of %d readers %.1f ms, prompt of %d tokens %.2f s, one every %.2f s\n",
-              options.batch / 2, 1e3 * step_seconds, kLongPromptTokens, prompt_seconds, mean_gap);
-  const auto measure = [&](const char* label, int step_tokens, double step_ms) {
-    const ChunkResult result =
-        run_chunks(model, options, step_tokens, step_ms, arrivals, num_reader_tokens);
+  const SimulationResult simulated = support::simulate(requests, engine.scheduler, machine);
+  const SimulationResult simulated_static =
+      support::simulate_static(requests, options.batch, machine);
+  const double gain = seconds / continuous.seconds;
+  const double simulated_gain = simulated_static.duration_ms / simulated.duration_ms;
+  std::printf(
+      "%d requests of %d to %d new tokens, %s, batch %d: continuous %.1f tokens/s, static %.1f "
+      "tokens/s, %.2f times\n"
+      "  simulated: %.1f and %.1f tokens/s, %.2f times (%+.1f %%)\n",
+      options.num_requests, options.shortest, options.longest,
+      options.is_uniform ? "uniform" : "log-uniform", options.batch, continuous.tokens_per_s,
+      continuous.tokens_per_s / gain, gain, simulated.tokens_per_s(),
+      simulated_static.tokens_per_s(), simulated_gain, 100 * (simulated_gain / gain - 1));
+  std::fflush(stdout);
+}
+
+// ---- Long prompts among chats
+
+void measure_chunks(kvick::Transformer& model, const Options& options, const MachineCost& machine) {
+  constexpr int kLongPrompt = 1024, kMaxSeqLen = kLongPrompt + 16;
+  const double prompt_ms =
+      2 * machine.rows(512) + machine.attention(0, 512) + machine.attention(512, 512);
+  // Prompts alone take nine tenths of the time, so that some wait together; one chat comes with
+  // four of them.
+  const double prompts_per_s = 0.9 * 1000 / prompt_ms, chats_per_s = prompts_per_s / 4;
+  const auto requests =
+      support::merged(support::make_requests({.num_requests = options.num_prompts / 4,
+                                              .requests_per_s = chats_per_s,
+                                              .prompts = {32, 64},
+                                              .outputs = {100, 300}}),
+                      support::make_requests({.num_requests = options.num_prompts,
+                                              .requests_per_s = prompts_per_s,
+                                              .prompts = {kLongPrompt, kLongPrompt},
+                                              .outputs = {16, 16},
+                                              .seed = 2}));
+  std::printf("%d prompts of %d tokens, one every %.2f s, which takes %.2f s, and %d chats\n",
+              options.num_prompts, kLongPrompt, 1 / prompts_per_s, prompt_ms / 1000,
+              options.num_prompts / 4);
+  double num_tokens = 0;  // of prompts too
+  for (const auto& request : requests) {
+    num_tokens += request.num_prompt_tokens + request.num_output_tokens;
+  }
+  const auto measure = [&](const char* label, int step_tokens, double max_step_ms) {
+    kvick::EngineOptions engine = engine_options(options.batch, kMaxSeqLen, step_tokens);
+    engine.scheduler.max_step_ms = max_step_ms;
+    engine.cache.reuses_prefixes = false;
+    const RunResult real = run_requests(model, requests, engine);
+    const SimulationResult simulated = support::simulate(requests, engine.scheduler, machine);
     std::printf(
-        "%-22s ITL median %6.1f ms, 99th percentile %6.0f ms; %4.1f %% of steps with a prompt; "
-        "%.0f tokens/s in all\n",
-        label, kvick::quantile(result.gaps_ms, 0.5), kvick::quantile(result.gaps_ms, 0.99),
-        100 * result.share_with_prompt, result.tokens_per_second);
+        "%-20s ITL p50 %4.0f ms, p99 %5.0f ms; %4.1f %% of decode steps meet a prompt; %.0f "
+        "tokens/s with prompts\n"
+        "  simulated:         ITL p50 %4.0f ms, p99 %5.0f ms; %4.1f %%; %.0f tokens/s\n",
+        label, kvick::quantile(real.itl_ms, 0.5), kvick::quantile(real.itl_ms, 0.99),
+        100 * real.mixed_share, num_tokens / real.seconds, simulated.itl_ms.percentile(0.5),
+        simulated.itl_ms.percentile(0.99),
+        100 * double(simulated.num_mixed_decode_steps) / double(simulated.num_decode_steps),
+        1000 * num_tokens / simulated.duration_ms);
     std::fflush(stdout);
   };
-  measure("whole prompts", options.batch * (kLongPromptTokens + 1), 0);
+  measure("whole prompts", options.batch * kMaxSeqLen, 0);
   measure("chunks of 512 tokens", 512, 0);
   measure("a time budget", 512, options.step_ms);
 }
@@ -249,8 +340,10 @@ int run(int argc, char** argv) {
   kvick::Transformer model(options.model, {.threads = options.threads});
   const bool is_all = options.part == "all";
   if (is_all || options.part == "batch") measure_batch(model, options);
-  if (is_all || options.part == "static") measure_static(model, options);
-  if (is_all || options.part == "chunks") measure_chunks(model, options);
+  if (options.part == "batch") return 0;
+  const MachineCost machine = measure_machine(model, options);
+  if (is_all || options.part == "static") measure_static(model, options, machine);
+  if (is_all || options.part == "chunks") measure_chunks(model, options, machine);
   return 0;
 }
 

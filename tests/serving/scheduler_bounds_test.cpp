@@ -25,22 +25,18 @@ using support::Workload;
 using Tokens = std::vector<TokenId>;
 
 /// 26 ms to read the weights, then 1.8 ms a row; about TinyLlama's on two cores.
-const MachineCost kMachine({{1, 26}, {16, 52}, {512, 960}}, 5e-4);
+const MachineCost kMachine({{1, 26}, {16, 52}, {512, 960}}, {5e-4, 5e-4});
 
 /// Two tasks at once: some that decode for long, and prompts of 1,024 tokens among them.
 std::vector<SimulatedRequest> long_prompts_among_decodes() {
-  auto requests = support::make_requests(
-      {.num_requests = 600, .requests_per_s = 0.5, .prompts = {32, 64}, .outputs = {100, 300}});
-  for (const SimulatedRequest& prompt : support::make_requests({.num_requests = 300,
-                                        .requests_per_s = 0.25,
-                                        .prompts = {1024, 1024},
-                                        .outputs = {16, 16},
-                                        .seed = 2})) {
-    requests.push_back(prompt);
-  }
-  std::sort(requests.begin(), requests.end(),
-            [](const auto& a, const auto& b) { return a.arrival_ms < b.arrival_ms; });
-  return requests;
+  return support::merged(
+      support::make_requests(
+          {.num_requests = 600, .requests_per_s = 0.5, .prompts = {32, 64}, .outputs = {100, 300}}),
+      support::make_requests({.num_requests = 300,
+                              .requests_per_s = 0.25,
+                              .prompts = {1024, 1024},
+                              .outputs = {16, 16},
+                              .seed = 2}));
 }
 
 const SchedulerOptions kUnchunked{
@@ -212,10 +208,16 @@ TEST(SchedulerBounds, AStepDoesNoMoreWorkWhenMoreRequestsWait) {
 // ---- The simulation itself
 
 TEST(MachineCost, InterpolatesAndGoesOn) {
-  EXPECT_DOUBLE_EQ(kMachine(1, 0), 26);
-  EXPECT_DOUBLE_EQ(kMachine(8.5, 0), 39);
-  EXPECT_DOUBLE_EQ(kMachine(16, 1000), 52.5);
-  EXPECT_DOUBLE_EQ(kMachine(512 + 496, 0), 960 + 908);
+  EXPECT_DOUBLE_EQ(kMachine.rows(1), 26);
+  EXPECT_DOUBLE_EQ(kMachine.rows(8.5), 39);
+  EXPECT_DOUBLE_EQ(kMachine.rows(16), 52);
+  EXPECT_DOUBLE_EQ(kMachine.rows(512 + 496), 960 + 908);
+}
+
+TEST(MachineCost, TokensSeeThemselvesAndAllBefore) {
+  const MachineCost cost({{1, 10}, {2, 11}}, {.prompt = 0.5, .decode = 2});
+  EXPECT_DOUBLE_EQ(cost.attention(10, 3), 0.5 * (11 + 12 + 13));
+  EXPECT_DOUBLE_EQ(cost.attention(9, 1), 2 * 10);
 }
 
 TEST(SchedulerSimulation, ArrivalsFollowTheirLaw) {
@@ -250,7 +252,7 @@ TEST(SchedulerSimulation, ArrivalsFollowTheirLaw) {
 
 // Two requests in one batch, by hand: prompts of 3 and 5 tokens, outputs of 2 and 4.
 TEST(SchedulerSimulation, StaticBatchesWaitForTheLongest) {
-  const MachineCost cost({{1, 10}, {2, 11}}, 0);
+  const MachineCost cost({{1, 10}, {2, 11}}, {});
   const SimulationResult result =
       support::simulate_static({{0, 3, 2}, {0, 5, 4}, {1, 1, 1}}, 2, cost);
   // 2 * 5 rows: 19 ms; three steps of 11 ms; the third request alone: 10 ms.
@@ -261,7 +263,7 @@ TEST(SchedulerSimulation, StaticBatchesWaitForTheLongest) {
 }
 
 TEST(SchedulerSimulation, ContinuousBatchesReplaceTheFinished) {
-  const MachineCost cost({{1, 10}, {2, 11}}, 0);
+  const MachineCost cost({{1, 10}, {2, 11}}, {});
   const SimulationResult result = support::simulate(
       {{0, 3, 2}, {0, 5, 4}, {1, 1, 1}}, {.max_batch_size = 2, .max_seq_len = 100}, cost);
   // 8 rows: 17 ms; 2 rows: 11; the third joins: 11; one row: 10.

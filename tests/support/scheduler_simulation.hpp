@@ -69,6 +69,15 @@ inline std::vector<SimulatedRequest> make_requests(const Workload& workload) {
   return requests;
 }
 
+/// The requests of both, in order of arrival.
+inline std::vector<SimulatedRequest> merged(std::vector<SimulatedRequest> requests,
+                                            const std::vector<SimulatedRequest>& others) {
+  requests.insert(requests.end(), others.begin(), others.end());
+  std::stable_sort(requests.begin(), requests.end(),
+                   [](const auto& a, const auto& b) { return a.arrival_ms < b.arrival_ms; });
+  return requests;
+}
+
 // ---- The machine
 
 /// What a forward pass takes: matrix products by their rows, interpolated between measured ones,
@@ -79,30 +88,37 @@ class MachineCost {
     double num_rows;
     double ms;
   };
+  /// Milliseconds per position. The tokens of a prompt share what they read of the cache; a token
+  /// alone has it to itself.
+  struct PerPosition {
+    double prompt = 0;
+    double decode = 0;
+  };
 
   /// At least two points in ascending order; beyond the last, its slope goes on.
-  MachineCost(std::vector<Point> points, double ms_per_position)
-      : points_(std::move(points)), ms_per_position_(ms_per_position) {}
+  MachineCost(std::vector<Point> points, PerPosition per_position)
+      : points_(std::move(points)), per_position_(per_position) {}
 
-  double operator()(double num_rows, double num_positions) const {
+  double rows(double num_rows) const {
     const auto next = std::find_if(points_.begin() + 1, points_.end() - 1,
                                    [&](const Point& point) { return point.num_rows >= num_rows; });
     const Point& to = *next;
     const Point& from = *(next - 1);
     const double slope = (to.ms - from.ms) / (to.num_rows - from.num_rows);
-    return from.ms + slope * (std::max(num_rows, points_.front().num_rows) - from.num_rows) +
-           ms_per_position_ * num_positions;
+    return from.ms + slope * (std::max(num_rows, points_.front().num_rows) - from.num_rows);
   }
+  /// Of one sequence's `num_tokens` from position `first` on.
+  double attention(double first, double num_tokens) const {
+    const double num_positions = num_tokens * (first + (num_tokens + 1) / 2);
+    return num_positions * (num_tokens > 1 ? per_position_.prompt : per_position_.decode);
+  }
+  const std::vector<Point>& points() const { return points_; }
+  const PerPosition& per_position() const { return per_position_; }
 
  private:
   std::vector<Point> points_;
-  double ms_per_position_;
+  PerPosition per_position_;
 };
-
-/// Positions that tokens at `first` and after see in all.
-inline double num_positions(double first, double num_tokens) {
-  return num_tokens * (first + (num_tokens + 1) / 2);
-}
 
 // ---- What came of it
 
@@ -172,7 +188,7 @@ inline SimulationResult simulate_static(const std::vector<SimulatedRequest>& req
       ++end;
     }
     const auto num_rows = static_cast<double>(end - first);
-    now += cost(num_rows * prompt, num_rows * num_positions(0, prompt));
+    now += cost.rows(num_rows * prompt) + num_rows * cost.attention(0, prompt);
     std::vector<std::int64_t> num_going(static_cast<std::size_t>(output) + 1);
     for (std::size_t i = first; i < end; ++i) {
       result.ttft_ms.add(now - requests[i].arrival_ms);
@@ -183,7 +199,7 @@ inline SimulationResult simulate_static(const std::vector<SimulatedRequest>& req
     }
     ++result.num_steps;
     for (int k = 1; k < output; ++k, ++result.num_steps, ++result.num_decode_steps) {
-      const double ms = cost(num_rows, num_rows * num_positions(prompt + k - 1, 1));
+      const double ms = cost.rows(num_rows) + num_rows * cost.attention(prompt + k - 1, 1);
       now += ms;
       result.itl_ms.add(ms, num_going[static_cast<std::size_t>(k)]);
     }
@@ -231,16 +247,15 @@ SimulationResult simulate_scheduler(
       now = requests[num_arrived].arrival_ms;
       continue;
     }
-    double positions = 0;
+    double ms = cost.rows(static_cast<double>(step.batch.num_tokens()));
     bool has_prompts = false, has_decodes = false;
     for (std::size_t i = 0; i < step.segments.size(); ++i) {
       const kvick::Segment& segment = step.batch.segments()[i];
-      positions +=
-          num_positions(segment.first_position, static_cast<double>(segment.tokens.size()));
+      ms += cost.attention(segment.first_position, static_cast<double>(segment.tokens.size()));
       const bool is_decode = step.segments[i].output_index > 0;
       (is_decode ? has_decodes : has_prompts) = true;
     }
-    const double end = now + cost(static_cast<double>(step.batch.num_tokens()), positions);
+    const double end = now + ms;
     if (on_step) on_step(step, now, end);
     arrive_until(end);
     now = end;
