@@ -56,7 +56,8 @@ TEST(SchedulerBounds, ChunksOfPromptsShortenTheWaitForTheNextToken) {
   EXPECT_GE(whole.num_mixed_decode_steps, whole.num_decode_steps / 20);
   // Half of a prompt, where two or more may come at once without chunks. More than that only a
   // budget in time gives: 512 tokens take this machine a second.
-  EXPECT_LT(chunks.itl_ms.max(), kMachine(512, 512 * 1100.0 + 16 * 400.0));
+  EXPECT_LT(chunks.itl_ms.max(), kMachine.rows(512) + 512 * kMachine.attention(1100, 1) +
+                                     16 * kMachine.attention(400, 1));
   EXPECT_LT(1.8 * chunks.itl_ms.percentile(0.99), whole.itl_ms.percentile(0.99));
   EXPECT_LT(10 * in_time.itl_ms.percentile(0.99), whole.itl_ms.percentile(0.99));
   EXPECT_LT(chunks.duration_ms, 1.05 * whole.duration_ms);
@@ -84,20 +85,20 @@ TEST(SchedulerBounds, AStepTakesNoLongerThanItsBudgetAllowsAndPromptsGetTheirSha
   const auto requests = long_prompts_among_decodes();
   const auto check = [&](const Step& step, double from, double to) {
     if (++num_steps <= 300) return;  // learning
-    double num_decodes = 0, decode_positions = 0, num_prompt_tokens = 0;
+    double num_decodes = 0, attention_ms = 0, num_prompt_tokens = 0;
     bool leaves_tokens = false;
     for (std::size_t i = 0; i < step.segments.size(); ++i) {
       const Segment& segment = step.batch.segments()[i];
       if (step.segments[i].output_index > 0) {
         ++num_decodes;
-        decode_positions += segment.first_position + 1;
+        attention_ms += kMachine.attention(segment.first_position, 1);
       } else {
         num_prompt_tokens += static_cast<double>(segment.tokens.size());
         leaves_tokens |= step.segments[i].num_rows == 0;
       }
     }
     if (num_decodes == 0) return;  // nobody waits for a next token
-    const double decode_ms = kMachine(num_decodes, decode_positions);
+    const double decode_ms = kMachine.rows(num_decodes) + attention_ms;
     const double bound = std::max(80.0, decode_ms + 0.25 * 80);
     // The fit to a machine with a kink errs: the bound is as good as costs are foreseen.
     EXPECT_LE(to - from, 1.1 * bound) << "step " << num_steps;
