@@ -116,15 +116,10 @@ void compare_long_prompts(const Arguments& arguments) {
     return static_cast<int>(arguments.num_requests * rate / (kChatsPerSecond + kPromptsPerSecond));
   };
   const auto requests =
-      support::merged(support::make_requests({.num_requests = share(kChatsPerSecond),
-                                              .requests_per_s = kChatsPerSecond,
-                                              .prompts = {32, 64},
-                                              .outputs = {100, 300}}),
-                      support::make_requests({.num_requests = share(kPromptsPerSecond),
-                                              .requests_per_s = kPromptsPerSecond,
-                                              .prompts = {1024, 1024},
-                                              .outputs = {16, 16},
-                                              .seed = 2}));
+      support::make_requests(support::ChatsAndLongPrompts{.num_chats = share(kChatsPerSecond),
+                                                          .chats_per_s = kChatsPerSecond,
+                                                          .num_prompts = share(kPromptsPerSecond),
+                                                          .prompts_per_s = kPromptsPerSecond});
   print_latency_header("prompts of 1,024 tokens among chats");
   compare_policies(arguments, requests);
 }

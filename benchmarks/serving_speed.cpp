@@ -22,6 +22,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -76,6 +77,15 @@ kvick::EngineOptions engine_options(int batch, int max_seq_len, int step_tokens 
                         .max_num_batched_tokens = step_tokens}};
 }
 
+/// Throws unless the tokens are the same, whatever should not have changed them.
+template <class Tokens>
+void require_equal(const Tokens& got, const Tokens& want, std::string_view what) {
+  if (got == want) return;
+  throw kvick::Error(
+      kvick::ErrorCode::kArgument, "kvick-serving-speed",
+      kvick::detail::concat("a sequence must not depend on ", what, ", got other tokens"));
+}
+
 /// Decoded tokens/s of `batch` sequences, after their prompts and a first round; and what the first
 /// of them, the same whatever the batch, generates.
 double decode_rate(kvick::Transformer& model, int batch, int num_tokens,
@@ -102,10 +112,7 @@ void measure_batch(kvick::Transformer& model, const Options& options) {
     alone.push_back(decode_rate(model, 1, 32, &want));
     together.push_back(decode_rate(model, options.batch, 32, &got));
     ratios.push_back(together.back() / alone.back());
-    if (got != want) {
-      throw kvick::Error(kvick::ErrorCode::kArgument, "kvick-serving-speed",
-                         "a sequence must not depend on its batch, got other tokens");
-    }
+    require_equal(got, want, "its batch");
   }
   const auto [slow, high] = std::minmax_element(ratios.begin(), ratios.end());
   std::printf(
@@ -115,6 +122,9 @@ void measure_batch(kvick::Transformer& model, const Options& options) {
 }
 
 // ---- The machine's times, for the simulation
+
+constexpr int kChunk = 512, kShortPrompt = 64;
+constexpr int kNumSteps = 8, kMiddleStep = 2 + kNumSteps / 2;  // two before those that are timed
 
 /// Milliseconds of the next step.
 double step_ms(Core& core) {
@@ -126,7 +136,6 @@ double step_ms(Core& core) {
 /// Milliseconds of a step in which `num_rows` sequences decode, the median of 8; `depth` tokens
 /// each are cached.
 double decode_ms(kvick::Transformer& model, int num_rows, int depth) {
-  constexpr int kNumSteps = 8;
   Core core(model, engine_options(num_rows, depth + kNumSteps + 2));
   for (int i = 0; i < num_rows; ++i) {
     core.submit(request_of(model, depth, kNumSteps + 2, unsigned(i)));
@@ -137,19 +146,19 @@ double decode_ms(kvick::Transformer& model, int num_rows, int depth) {
   return kvick::quantile(times, 0.5);
 }
 
-/// Milliseconds of each chunk of 512 tokens of a prompt of 1,024, and of one of 64 tokens; medians
-/// of 3.
+/// Milliseconds of both chunks of a prompt of 2 kChunk tokens, and of a prompt of kShortPrompt;
+/// medians of 3.
 struct PromptTimes {
   double first_chunk_ms, second_chunk_ms, short_ms;
 };
 PromptTimes prompt_times(kvick::Transformer& model) {
   std::vector<double> first, second, small;
   for (unsigned round = 0; round < 3; ++round) {
-    Core core(model, engine_options(1, 1025, 512));
-    core.submit(request_of(model, 1024, 1, round));
+    Core core(model, engine_options(1, 2 * kChunk + 1, kChunk));
+    core.submit(request_of(model, 2 * kChunk, 1, round));
     first.push_back(step_ms(core));
     second.push_back(step_ms(core));
-    core.submit(request_of(model, 64, 1, 100 + round));
+    core.submit(request_of(model, kShortPrompt, 1, 100 + round));
     small.push_back(step_ms(core));
   }
   return {kvick::quantile(first, 0.5), kvick::quantile(second, 0.5), kvick::quantile(small, 0.5)};
@@ -160,18 +169,24 @@ MachineCost measure_machine(kvick::Transformer& model, const Options& options) {
   const PromptTimes prompts = prompt_times(model);
   const double alone = decode_ms(model, 1, kShallow);
   const MachineCost::PerPosition per_position = {
-      .prompt = std::max(0.0, (prompts.second_chunk_ms - prompts.first_chunk_ms) / (512 * 512)),
+      .prompt =
+          std::max(0.0, (prompts.second_chunk_ms - prompts.first_chunk_ms) / (kChunk * kChunk)),
       .decode = std::max(0.0, (decode_ms(model, 1, kDeep) - alone) / (kDeep - kShallow))};
   std::vector<MachineCost::Point> points = {{1, alone}};
-  for (int rows = 2; rows <= options.batch; rows *= 2) {
+  const int last = std::min(options.batch, kShortPrompt / 2);
+  for (int rows = 2; rows < last; rows *= 2) {
     points.push_back({double(rows), decode_ms(model, rows, kShallow)});
   }
+  if (last > 1) points.push_back({double(last), decode_ms(model, last, kShallow)});
   // What attention takes within the measured steps is counted apart.
   for (MachineCost::Point& point : points) {
-    point.ms -= point.num_rows * per_position.decode * (kShallow + 6);
+    point.ms -= point.num_rows * per_position.decode * (kShallow + kMiddleStep);
   }
-  points.push_back({64, prompts.short_ms - per_position.prompt * 64 * 65 / 2});
-  points.push_back({512, prompts.first_chunk_ms - per_position.prompt * 512 * 513 / 2});
+  const auto add_prompt = [&](int tokens, double ms) {
+    points.push_back({double(tokens), ms - per_position.prompt * tokens * (tokens + 1) / 2});
+  };
+  add_prompt(kShortPrompt, prompts.short_ms);
+  add_prompt(kChunk, prompts.first_chunk_ms);
   std::printf("steps:");
   for (const MachineCost::Point& point : points) {
     std::printf(" %.0f rows %.1f ms,", point.num_rows, point.ms);
@@ -185,11 +200,13 @@ MachineCost measure_machine(kvick::Transformer& model, const Options& options) {
 
 struct RunResult {
   double seconds = 0;
-  double tokens_per_s = 0;     // generated
-  std::vector<double> itl_ms;  // of all requests
-  double mixed_share = 0;      // of the steps that decode, with tokens of prompts
+  double tokens_per_s = 0;                          // generated
+  std::vector<std::vector<kvick::TokenId>> tokens;  // of each request
+  std::vector<double> itl_ms;                       // of all requests
+  double mixed_share = 0;  // of the steps that decode, with tokens of prompts
 };
 
+/// Runs the requests as they arrive, by the clock.
 RunResult run_requests(kvick::Transformer& model, std::span<const SimulatedRequest> requests,
                        const kvick::EngineOptions& options) {
   Core core(model, options);
@@ -226,6 +243,7 @@ RunResult run_requests(kvick::Transformer& model, std::span<const SimulatedReque
     num_tokens += double(generation.tokens.size());
     const auto& itl = generation.metrics.itl_ms;
     result.itl_ms.insert(result.itl_ms.end(), itl.begin(), itl.end());
+    result.tokens.push_back(generation.tokens);
   }
   result.tokens_per_s = num_tokens / result.seconds;
   result.mixed_share = double(num_mixed_steps) / double(std::max(std::size_t(1), num_decode_steps));
@@ -276,34 +294,31 @@ void measure_static(kvick::Transformer& model, const Options& options, const Mac
 // ---- Long prompts among chats
 
 void measure_chunks(kvick::Transformer& model, const Options& options, const MachineCost& machine) {
-  constexpr int kLongPrompt = 1024, kMaxSeqLen = kLongPrompt + 16;
-  const double prompt_ms =
-      2 * machine.rows(512) + machine.attention(0, 512) + machine.attention(512, 512);
-  // Prompts alone take nine tenths of the time, so that some wait together; one chat comes with
-  // four of them.
-  const double prompts_per_s = 0.9 * 1000 / prompt_ms, chats_per_s = prompts_per_s / 4;
-  const auto requests =
-      support::merged(support::make_requests({.num_requests = options.num_prompts / 4,
-                                              .requests_per_s = chats_per_s,
-                                              .prompts = {32, 64},
-                                              .outputs = {100, 300}}),
-                      support::make_requests({.num_requests = options.num_prompts,
-                                              .requests_per_s = prompts_per_s,
-                                              .prompts = {kLongPrompt, kLongPrompt},
-                                              .outputs = {16, 16},
-                                              .seed = 2}));
+  using support::kLongPrompt;
+  constexpr int kMaxSeqLen = kLongPrompt + 16;
+  const double prompt_ms = 2 * machine.rows(kChunk) + machine.attention(0, kLongPrompt);
+  // Prompts alone take nine tenths of the time, so that some wait together.
+  const double prompts_per_s = 0.9 * 1000 / prompt_ms;
+  const int num_chats = std::max(1, options.num_prompts / 4);
+  const auto requests = support::make_requests(
+      support::ChatsAndLongPrompts{.num_chats = num_chats,
+                                   .chats_per_s = prompts_per_s * num_chats / options.num_prompts,
+                                   .num_prompts = options.num_prompts,
+                                   .prompts_per_s = prompts_per_s});
   std::printf("%d prompts of %d tokens, one every %.2f s, which takes %.2f s, and %d chats\n",
-              options.num_prompts, kLongPrompt, 1 / prompts_per_s, prompt_ms / 1000,
-              options.num_prompts / 4);
+              options.num_prompts, kLongPrompt, 1 / prompts_per_s, prompt_ms / 1000, num_chats);
   double num_tokens = 0;  // of prompts too
   for (const auto& request : requests) {
     num_tokens += request.num_prompt_tokens + request.num_output_tokens;
   }
+  std::vector<std::vector<kvick::TokenId>> want;
   const auto measure = [&](const char* label, int step_tokens, double max_step_ms) {
     kvick::EngineOptions engine = engine_options(options.batch, kMaxSeqLen, step_tokens);
     engine.scheduler.max_step_ms = max_step_ms;
     engine.cache.reuses_prefixes = false;
     const RunResult real = run_requests(model, requests, engine);
+    if (want.empty()) want = real.tokens;
+    require_equal(real.tokens, want, "chunks");
     const SimulationResult simulated = support::simulate(requests, engine.scheduler, machine);
     std::printf(
         "%-20s ITL p50 %4.0f ms, p99 %5.0f ms; %4.1f %% of decode steps meet a prompt; %.0f "
@@ -317,8 +332,8 @@ void measure_chunks(kvick::Transformer& model, const Options& options, const Mac
     std::fflush(stdout);
   };
   measure("whole prompts", options.batch * kMaxSeqLen, 0);
-  measure("chunks of 512 tokens", 512, 0);
-  measure("a time budget", 512, options.step_ms);
+  measure("chunks of 512 tokens", kChunk, 0);
+  measure("a time budget", kChunk, options.step_ms);
 }
 
 int run(int argc, char** argv) {
@@ -328,15 +343,30 @@ int run(int argc, char** argv) {
   app.add_option("--part", options.part)
       ->check(CLI::IsMember({"batch", "static", "chunks", "all"}))
       ->capture_default_str();
-  app.add_option("--batch", options.batch, "sequences at once")->capture_default_str();
-  app.add_option("--requests", options.num_requests)->capture_default_str();
-  app.add_option("--shortest", options.shortest, "new tokens")->capture_default_str();
-  app.add_option("--longest", options.longest, "new tokens")->capture_default_str();
+  app.add_option("--batch", options.batch, "sequences at once")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_option("--requests", options.num_requests)
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--shortest", options.shortest, "new tokens")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--longest", options.longest, "new tokens")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   app.add_flag("--uniform", options.is_uniform, "lengths are uniform, not log-uniform");
-  app.add_option("--prompts", options.num_prompts, "that arrive")->capture_default_str();
+  app.add_option("--prompts", options.num_prompts, "that arrive")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
   app.add_option("--threads", options.threads, "default: what the process may use");
-  app.add_option("--step-ms", options.step_ms, "time budget of a step")->capture_default_str();
+  app.add_option("--step-ms", options.step_ms, "time budget of a step")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  kvick::detail::require(options.shortest <= options.longest, kvick::ErrorCode::kArgument,
+                         "kvick-serving-speed", "--shortest must be at most --longest ",
+                         options.longest, ", got ", options.shortest);
   kvick::Transformer model(options.model, {.threads = options.threads});
   const bool is_all = options.part == "all";
   if (is_all || options.part == "batch") measure_batch(model, options);

@@ -27,16 +27,9 @@ using Tokens = std::vector<TokenId>;
 /// 26 ms to read the weights, then 1.8 ms a row; about TinyLlama's on two cores.
 const MachineCost kMachine({{1, 26}, {16, 52}, {512, 960}}, {5e-4, 5e-4});
 
-/// Two tasks at once: some that decode for long, and prompts of 1,024 tokens among them.
 std::vector<SimulatedRequest> long_prompts_among_decodes() {
-  return support::merged(
-      support::make_requests(
-          {.num_requests = 600, .requests_per_s = 0.5, .prompts = {32, 64}, .outputs = {100, 300}}),
-      support::make_requests({.num_requests = 300,
-                              .requests_per_s = 0.25,
-                              .prompts = {1024, 1024},
-                              .outputs = {16, 16},
-                              .seed = 2}));
+  return support::make_requests(support::ChatsAndLongPrompts{
+      .num_chats = 600, .chats_per_s = 0.5, .num_prompts = 300, .prompts_per_s = 0.25});
 }
 
 const SchedulerOptions kUnchunked{
@@ -249,6 +242,18 @@ TEST(SchedulerSimulation, ArrivalsFollowTheirLaw) {
     EXPECT_NEAR(log_lengths / n, (std::log(16) + std::log(513)) / 2, 0.03);
     EXPECT_NEAR(outputs / n, 7, 0.05);
   }
+}
+
+TEST(SchedulerSimulation, ChatsAndLongPromptsComeInOrderOfArrival) {
+  const auto requests = long_prompts_among_decodes();
+  ASSERT_EQ(requests.size(), 900u);
+  EXPECT_TRUE(std::is_sorted(requests.begin(), requests.end(), [](const auto& a, const auto& b) {
+    return a.arrival_ms < b.arrival_ms;
+  }));
+  EXPECT_EQ(
+      std::count_if(requests.begin(), requests.end(),
+                    [](const auto& r) { return r.num_prompt_tokens == support::kLongPrompt; }),
+      300);
 }
 
 // Two requests in one batch, by hand: prompts of 3 and 5 tokens, outputs of 2 and 4.

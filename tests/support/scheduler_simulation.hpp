@@ -69,12 +69,30 @@ inline std::vector<SimulatedRequest> make_requests(const Workload& workload) {
   return requests;
 }
 
-/// The requests of both, in order of arrival.
-inline std::vector<SimulatedRequest> merged(std::vector<SimulatedRequest> requests,
-                                            const std::vector<SimulatedRequest>& others) {
-  requests.insert(requests.end(), others.begin(), others.end());
-  std::stable_sort(requests.begin(), requests.end(),
-                   [](const auto& a, const auto& b) { return a.arrival_ms < b.arrival_ms; });
+/// Two loads at once, Poisson each: chats that decode for long, and prompts of kLongPrompt tokens
+/// with short answers; in order of arrival.
+struct ChatsAndLongPrompts {
+  int num_chats = 0;
+  double chats_per_s = 0;
+  int num_prompts = 0;
+  double prompts_per_s = 0;
+};
+
+inline constexpr int kLongPrompt = 1024;
+
+inline std::vector<SimulatedRequest> make_requests(const ChatsAndLongPrompts& load) {
+  auto requests = make_requests({.num_requests = load.num_chats,
+                                 .requests_per_s = load.chats_per_s,
+                                 .prompts = {32, 64},
+                                 .outputs = {100, 300}});
+  const auto prompts = make_requests({.num_requests = load.num_prompts,
+                                      .requests_per_s = load.prompts_per_s,
+                                      .prompts = {kLongPrompt, kLongPrompt},
+                                      .outputs = {16, 16},
+                                      .seed = 2});
+  requests.insert(requests.end(), prompts.begin(), prompts.end());
+  std::sort(requests.begin(), requests.end(),
+            [](const auto& a, const auto& b) { return a.arrival_ms < b.arrival_ms; });
   return requests;
 }
 
@@ -99,6 +117,7 @@ class MachineCost {
   MachineCost(std::vector<Point> points, PerPosition per_position)
       : points_(std::move(points)), per_position_(per_position) {}
 
+  /// Of all matrix products.
   double rows(double num_rows) const {
     const auto next = std::find_if(points_.begin() + 1, points_.end() - 1,
                                    [&](const Point& point) { return point.num_rows >= num_rows; });
@@ -112,8 +131,6 @@ class MachineCost {
     const double num_positions = num_tokens * (first + (num_tokens + 1) / 2);
     return num_positions * (num_tokens > 1 ? per_position_.prompt : per_position_.decode);
   }
-  const std::vector<Point>& points() const { return points_; }
-  const PerPosition& per_position() const { return per_position_; }
 
  private:
   std::vector<Point> points_;
